@@ -22,7 +22,7 @@ from tvm import relax, te, tirx
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core._native import engine_info
-from tvm_byoc_dnnl.core.cpu import cpu_name
+from tvm_byoc_dnnl.core.machine import cpu_name
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 __all__ = ["FUNCTIONS", "Error", "errors", "main", "page", "runners"]

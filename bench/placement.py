@@ -20,9 +20,9 @@ import tvm
 import tvm_byoc_dnnl as byoc
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.testing.bench import find_model
-from tvm_byoc_dnnl.tuning.apart import race_apart, seconds_of
-from tvm_byoc_dnnl.tuning.placement import choices_of
+from tvm_byoc_dnnl.tuning.database import choices_of
 from tvm_byoc_dnnl.tuning.plans import Planner, prepared
+from tvm_byoc_dnnl.tuning.tune import race_apart, seconds_of
 
 _FAR = 3.0  # what takes so many times longer than the default placement is timed once, and not in turns
 NETWORKS = ("squeezenet", "densenet121", "resnet50", "inception_v1", "resnet18", "mobilenet_v2", "bert_base")

@@ -29,9 +29,8 @@ from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, make_constant
 from tvm_byoc_dnnl.partitioning.annotate.passes import ask_pattern
 from tvm_byoc_dnnl.partitioning.annotate.trial import ask
 from tvm_byoc_dnnl.runtime.comparison import difference, differences
-from tvm_byoc_dnnl.vendors.codegen.extern import lower_region, match_annotations
-from tvm_byoc_dnnl.vendors.namespaces import namespace
-from tvm_byoc_dnnl.vendors.target_options import with_options
+from tvm_byoc_dnnl.vendors.namespaces import namespace, with_options
+from tvm_byoc_dnnl.vendors.portable import lower_region, match_annotations
 
 __all__ = ["Case", "Operand", "accept", "assert_right", "const", "data", "no_code", "number", "refuse", "table_tests"]
 

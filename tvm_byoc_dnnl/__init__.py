@@ -6,13 +6,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .core.openmp import few_spins
+from .core.machine import few_spins
 
 with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch loads libgomp
     import tvm
     from tvm import relax
 
-    from .pipeline.name import PIPELINE
+    from .pipeline import PIPELINE
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403

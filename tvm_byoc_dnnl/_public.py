@@ -60,7 +60,7 @@ from .vendors.blobs import (
     layer_times as layer_times,
     register_blob_runner as register_blob_runner,
 )
-from .vendors.codegen.extern import portable_codegen as portable_codegen
+from .vendors.portable import portable_codegen as portable_codegen
 from .vendors.hooks.c_source import c_source_module as c_source_module, generate_c as generate_c
 from .vendors.hooks.registration import register_fused_op as register_fused_op
 from .vendors.hooks.registration import (
@@ -89,4 +89,4 @@ from .vendors.registry import (
     register_namespace as register_namespace,
     register_pattern as register_pattern,
 )
-from .vendors.target_options import get_target_options as get_target_options, set_target_options as set_target_options
+from .vendors.namespaces import get_target_options as get_target_options, set_target_options as set_target_options

@@ -32,11 +32,13 @@ from .regions.failure import describe
 from .regions.policy import RegionPolicy, Work
 from .te import TEGraph, schedule_te, translate_to_te
 from .te.computes import least_sizes
-from .vendors.codegen.extern import portable_codegen
+from .vendors.codegen import SourceBuild
 from .vendors.hooks.c_source import c_module, generate_c, lower_tir, object_module
 from .vendors.hooks.registration import for_each_region, register_target_hooks
 from .vendors.namespace import Description, Examination, Standalone, remembered
+from .vendors.namespaces import get_target_options
 from .vendors.pattern_example import pattern_example
+from .vendors.portable import portable_codegen
 from .vendors.registry import (
     register_annotate_compiler,
     register_lowering,
@@ -44,8 +46,6 @@ from .vendors.registry import (
     register_pattern,
     register_unsupported,
 )
-from .vendors.routes.route import SourceBuild
-from .vendors.target_options import get_target_options
 from .whole import ROUNDED, attributes_of, block_of, inputs_of, wanted_of
 from .whole.cached_attention import CACHED_ATTENTION
 from .whole.recurrent import RECURRENT, layer_of

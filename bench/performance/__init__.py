@@ -16,7 +16,7 @@ import onnx
 from bench.without_isa import HIDDEN
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.core._native import engine_info
-from tvm_byoc_dnnl.core.cpu import cpu_kind
+from tvm_byoc_dnnl.core.machine import cpu_kind
 from tvm_byoc_dnnl.frontends.onnx.inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, find_model, to_json
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, random_inputs

@@ -12,7 +12,7 @@ import click
 import onnx
 
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.report.roofline import Roof, roof
+from tvm_byoc_dnnl.report.measured import Roof, roof
 from tvm_byoc_dnnl.testing.bench import Engine, Settings, choose_engines, run
 
 from . import LIMIT, MODELS, Entry, entry, keep, load, machine, without_samples

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.report.measured import StepTime
-from tvm_byoc_dnnl.report.roofline import Roof
+from tvm_byoc_dnnl.report.measured import Roof, StepTime
 
 __all__ = ["layers"]
 

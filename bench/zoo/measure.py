@@ -13,7 +13,7 @@ import tvm
 from tvm_byoc_dnnl.api.compile import partition
 from tvm_byoc_dnnl.core.errors import ByocError
 from tvm_byoc_dnnl.frontends import to_relax
-from tvm_byoc_dnnl.pipeline.name import PIPELINE
+from tvm_byoc_dnnl.pipeline import PIPELINE
 from tvm_byoc_dnnl.report import Report, explain
 from tvm_byoc_dnnl.runtime.runner import Runner
 from tvm_byoc_dnnl.testing.models import ort_run

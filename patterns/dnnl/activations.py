@@ -19,8 +19,7 @@ from typing import Any
 from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import GraphBuilder, Reject, Value, register_pattern, require
-from .common import require_float
-from .matching import EXAMPLES, Match, close, constant, number, require_shape, times
+from .common import EXAMPLES, Match, close, constant, number, require_float, require_shape, times
 
 #: match → (oneDNN algorithm, alpha, beta)
 Formula = Callable[[Match], tuple[str, float, float]]

@@ -17,8 +17,7 @@ from tvm.relax import op as R
 from tvm.relax.dpl import is_op, is_tuple, wildcard
 
 from ...vendor import ROUNDED, GraphBuilder, Value, block_of, constant_numpy, pattern_example, register_pattern, require
-from .common import product, require_float
-from .matching import Match, constant
+from .common import Match, constant, product, require_float
 
 #: the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by default
 #: the one that the model asks for; the engine reads these options

@@ -26,8 +26,6 @@ import tvm
 from ...vendor import InputError, native
 from . import library
 
-__all__ = ["fit", "judge", "measure"]
-
 Layer = dict[str, Any]  #: its text, and of each candidate what `DescribeCosts` says and its seconds
 
 _LAYERS = Path(__file__).with_name("layers.txt")

@@ -8,8 +8,7 @@ from typing import Any
 from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import GraphBuilder, Reject, Value, register_lowering, register_pattern, require
-from .common import algorithm, product, require_float
-from .matching import EXAMPLES, Match, constant
+from .common import EXAMPLES, Match, algorithm, constant, product, require_float
 from .reduce import reduced
 from .shape import permute
 

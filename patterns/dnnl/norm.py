@@ -24,8 +24,7 @@ from typing import Any
 from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, register_pattern, require
-from .common import ints, product, require_float
-from .matching import EXAMPLES, Match, constant, number, require_shape
+from .common import EXAMPLES, Match, constant, ints, number, product, require_float, require_shape
 from .reduce import reduced
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import GraphBuilder, Value, register_lowering, register_pattern, require
-from .common import BYTES, canonical_layout, from_layout, ints, require_float, to_layout
-from .matching import EXAMPLES, Match
+from .common import BYTES, EXAMPLES, Match, canonical_layout, from_layout, ints, require_float, to_layout
 from .nan import is_nan, keeps_nan, mean_of_rows, nan_where
 
 #: the least float32; padding of this value never wins a maximum

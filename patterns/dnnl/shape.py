@@ -15,8 +15,7 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, register_pattern, require, static_shape
-from .common import FLOATS, ints, product, require_float, require_movable
-from .matching import EXAMPLES, Match
+from .common import EXAMPLES, FLOATS, Match, ints, product, require_float, require_movable
 
 _RESHAPES = [
     "relax.reshape",

@@ -9,8 +9,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.testing.conformance import run_conformance
-from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
-from tvm_byoc_dnnl.testing.conformance.quantised import is_quantised, quantised_cases
+from tvm_byoc_dnnl.testing.conformance.patterns import is_quantised, pattern_cases, quantised_cases
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "int8_vendor"

@@ -19,8 +19,8 @@ from bench.int8 import quantized
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.testing.models import ort_run
-from tvm_byoc_dnnl.vendors.codegen.extern import lower_region
 from tvm_byoc_dnnl.vendors.namespaces import namespace
+from tvm_byoc_dnnl.vendors.portable import lower_region
 
 _PRODUCTS = ("convolution", "matmul")
 

@@ -15,7 +15,7 @@ from tvm_byoc_dnnl.cli import cli, main
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.core.ledger import read_log
 from tvm_byoc_dnnl.vendors.hooks import get_target_options
-from tvm_byoc_dnnl.vendors.target_options import parse_option
+from tvm_byoc_dnnl.vendors.namespaces import parse_option
 
 
 def test_options_are_checked():

@@ -14,7 +14,7 @@ from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 torch = pytest.importorskip("torch", reason="needs torch, which `make test-torch` installs")
 from torch import nn  # noqa: E402
 
-from tvm_byoc_dnnl.torch_backend import backend  # noqa: E402
+from tvm_byoc_dnnl import torch_backend as backend  # noqa: E402
 
 pytestmark = pytest.mark.native
 

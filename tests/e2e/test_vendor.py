@@ -13,8 +13,8 @@ from tests.c_kernel import c_kernel, c_module
 from tests.harness import Case, assert_right, const, data
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.patterns.dnnl import native
-from tvm_byoc_dnnl.vendors.codegen.extern import portable_codegen
 from tvm_byoc_dnnl.vendors.namespaces import namespace
+from tvm_byoc_dnnl.vendors.portable import portable_codegen
 
 
 # ---- the vendor -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tvm_byoc_dnnl.report.measured import Instrument, Names, StepTime
 from tvm_byoc_dnnl.report.profile import Profile, _medians, profile
 from tvm_byoc_dnnl.report.verify import verify
 from tvm_byoc_dnnl.runtime.comparison import gap
-from tvm_byoc_dnnl.testing.conformance.quantised import quantised_cases
+from tvm_byoc_dnnl.testing.conformance.patterns import quantised_cases
 from tvm_byoc_dnnl.testing.models import light_model
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 

@@ -15,8 +15,8 @@ from tests.c_kernel import c_kernel, c_module
 from tvm_byoc_dnnl.core.ledger import read_log
 from tvm_byoc_dnnl.graph.graph import PortableGraph
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, op_calls
-from tvm_byoc_dnnl.vendors.codegen.extern import lower_region, portable_codegen
 from tvm_byoc_dnnl.vendors.namespaces import namespace
+from tvm_byoc_dnnl.vendors.portable import lower_region, portable_codegen
 
 #: Relax operator -> C expression of its operands
 OPS = {

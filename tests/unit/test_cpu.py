@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from tvm_byoc_dnnl.core.cpu import cpu_kind, cpu_name, kind_of
+from tvm_byoc_dnnl.core.machine import cpu_kind, cpu_name, kind_of
 
 
 @pytest.mark.parametrize(

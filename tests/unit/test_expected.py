@@ -7,8 +7,7 @@ import onnx
 import pytest
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.core.errors import ArgumentTypeError, ByocError, InputError, MissingFileError
-from tvm_byoc_dnnl.core.expected import did_you_mean, one_of
+from tvm_byoc_dnnl.core.errors import ArgumentTypeError, ByocError, InputError, MissingFileError, did_you_mean, one_of
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float[2, 3] y) { r = Relu(x) y = Sin(r) }'

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.partitioning.cutting import cheapest_place, longest
+from tvm_byoc_dnnl.partitioning.merge import cheapest_place, longest
 
 pytestmark = pytest.mark.native
 

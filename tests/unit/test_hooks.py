@@ -11,7 +11,7 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.verdict import Reject
 from tvm_byoc_dnnl.ir.relax_utils import global_var
 from tvm_byoc_dnnl.ir.tvm_compat import make_constant
-from tvm_byoc_dnnl.vendors.hooks.primfunc_call import (
+from tvm_byoc_dnnl.vendors.hooks.lowering import (
     call_primfunc,
     region_arguments,
     region_constants,

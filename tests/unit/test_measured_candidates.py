@@ -15,10 +15,9 @@ import tvm
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tvm_byoc_dnnl.tuning.candidates import measure_candidates
-from tvm_byoc_dnnl.tuning.database import Database
-from tvm_byoc_dnnl.tuning.measure import Timing
-from tvm_byoc_dnnl.vendors.codegen.extern import PortableCodegen
+from tvm_byoc_dnnl.tuning.database import Database, Timing
 from tvm_byoc_dnnl.vendors.namespaces import namespace
+from tvm_byoc_dnnl.vendors.portable import PortableCodegen
 
 pytestmark = pytest.mark.native
 

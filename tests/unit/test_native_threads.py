@@ -70,7 +70,7 @@ SPINS = """
 import ctypes, os, sys
 if sys.argv[1] == "libgomp first":  # as PyTorch does
     ctypes.CDLL("libgomp.so.1")
-import tvm_byoc_dnnl.core._native as native, tvm_byoc_dnnl.core.openmp as openmp
+import tvm_byoc_dnnl.core._native as native, tvm_byoc_dnnl.core.machine as openmp
 native.load()
 print(os.environ.get("GOMP_SPINCOUNT"), openmp.spins_for_long())
 """

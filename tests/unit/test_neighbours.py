@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tvm_byoc_dnnl.core import machine_load as neighbours
-from tvm_byoc_dnnl.core.machine_load import Neighbours
+from tvm_byoc_dnnl.core import machine
+from tvm_byoc_dnnl.core.machine import Neighbours
 from tvm_byoc_dnnl.core.threads import Company
 from tvm_byoc_dnnl.report.profile import Profile
 
@@ -18,7 +18,7 @@ from tvm_byoc_dnnl.report.profile import Profile
 def test_own_work_is_not_a_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cores were busy for 10 s of 4 × 5 s; 4 s of these were ours."""
     samples = iter([(100.0, 20.0, 7.0), (110.0, 24.0, 12.0)])
-    monkeypatch.setattr(neighbours, "_sample", lambda: next(samples))
+    monkeypatch.setattr(machine, "_sample", lambda: next(samples))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     with Neighbours() as others:
         pass

@@ -14,7 +14,7 @@ from tvm.relax.dpl import is_op, wildcard
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.vendors import namespaces, registry
 from tvm_byoc_dnnl.vendors import namespaces as vendors
-from tvm_byoc_dnnl.vendors.codegen.extern import install_codegen
+from tvm_byoc_dnnl.vendors.portable import install_codegen
 
 
 @pytest.fixture

@@ -28,12 +28,11 @@ from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of, op_calls, ops_of
-from tvm_byoc_dnnl.tuning import measure as measurement
-from tvm_byoc_dnnl.tuning.chain import blocks_of, by_dynamic_programming
+from tvm_byoc_dnnl.tuning import database
 from tvm_byoc_dnnl.tuning.costs import Costs, callable_of
-from tvm_byoc_dnnl.tuning.database import Database
-from tvm_byoc_dnnl.tuning.measure import Timing, measure, race
+from tvm_byoc_dnnl.tuning.database import Database, Timing, measure, race
 from tvm_byoc_dnnl.tuning.plans import Planner
+from tvm_byoc_dnnl.tuning.search import blocks_of, by_dynamic_programming
 from tvm_byoc_dnnl.tuning.workload import region_workload
 
 T = R.Tensor((4, 4), "float32")
@@ -380,8 +379,8 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
 def test_disturbed_blocks_do_not_count(monkeypatch):
     """Of three blocks, the second is disturbed each time that it is measured."""
     seconds = iter([(1.0, True), (1.0, True), (2.0, True), (9.0, False), (9.0, False), (9.0, False), (4.0, True)])
-    monkeypatch.setattr(measurement, "_block", lambda call, count: next(seconds))
-    monkeypatch.setattr(measurement, "_BLOCKS", 3)
+    monkeypatch.setattr(database, "_block", lambda call, count: next(seconds))
+    monkeypatch.setattr(database, "_BLOCKS", 3)
     assert measure(lambda: None, budget_s=60) == Timing(3.0, 2 / 3, quiet=True, blocks=2)
 
 

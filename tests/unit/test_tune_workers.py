@@ -13,10 +13,7 @@ from tests.c_kernel import c_kernel
 from tests.unit.failing_vendor import vendors
 from tests.unit.test_fallback_codegen import Chain
 from tvm_byoc_dnnl.regions.failure import Failure
-from tvm_byoc_dnnl.tuning import apart
-from tvm_byoc_dnnl.tuning.database import Database
-from tvm_byoc_dnnl.tuning.measure import Timing
-from tvm_byoc_dnnl.tuning.placement import Placement
+from tvm_byoc_dnnl.tuning.database import Database, Placement, Timing
 
 tune = importlib.import_module("tvm_byoc_dnnl.tuning.tune")
 
@@ -38,7 +35,7 @@ def test_a_model_that_fails_leaves_the_other_its_turns(
 ) -> None:
     made: list[Any] = []
 
-    class Runner(apart._Runner):
+    class Runner(tune._Runner):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             made.append(self)
@@ -51,11 +48,11 @@ def test_a_model_that_fails_leaves_the_other_its_turns(
             self.patience_s = in_turns if self is made[0] else LONG
             super().turn()
 
-    monkeypatch.setattr(apart, "_Runner", Runner)
+    monkeypatch.setattr(tune, "_Runner", Runner)
     with vendors("va", "vb") as (_, bad):
         bad.faults["source"] = lambda _ops: c_kernel("vb_0", body)
         models = [(byoc.partition(Chain, name), None) for name in ("vb", "va")]
-        failed, timed = apart.race_apart(models, "llvm", rounds=2)
+        failed, timed = tune.race_apart(models, "llvm", rounds=2)
     assert isinstance(failed, Failure) and failed.stage == "run" and failed.reason.startswith(reason)
     assert isinstance(timed, Timing) and timed.seconds > 0 and 1 <= timed.blocks <= 2
     assert all(runner.process.poll() is not None for runner in made)
@@ -64,18 +61,18 @@ def test_a_model_that_fails_leaves_the_other_its_turns(
 def test_the_patience_grows_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
-    class Runner(apart._Runner):
+    class Runner(tune._Runner):
         def start(self) -> None:
             given.append(self.patience_s)
             super().start()
             given.append(self.patience_s)
 
-    monkeypatch.setattr(apart, "_Runner", Runner)
-    monkeypatch.setattr(apart, "_SHARE", 1e6)
+    monkeypatch.setattr(tune, "_Runner", Runner)
+    monkeypatch.setattr(tune, "_SHARE", 1e6)
     with vendors("va"):
-        apart.race_apart([(byoc.partition(Chain, "va"), None)], "llvm", rounds=1)
+        tune.race_apart([(byoc.partition(Chain, "va"), None)], "llvm", rounds=1)
     compiled, loaded = given
-    assert compiled > apart._SILENCE_S and loaded >= compiled
+    assert compiled > tune._SILENCE_S and loaded >= compiled
 
 
 SLOW, FAST = Timing(2.0, 0.0, True), Timing(1.0, 0.0, True)

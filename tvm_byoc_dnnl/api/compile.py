@@ -1,4 +1,7 @@
-"""The one-call forms: partition and compile."""
+"""The one-call forms: partition and compile.
+
+The arguments of `ARGUMENTS`: short for options of the compilers that have them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,7 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import OverwritableWeights, compiling, knowing, stage
-from ..core.errors import ByocError, InputError, UnsupportedError
-from ..core.expected import check_types
+from ..core.errors import ByocError, InputError, UnsupportedError, check_types, one_of
 from ..core.threads import check_number
 from ..core.tvm_fast import without_collecting
 from ..frontends import to_relax
@@ -21,20 +23,68 @@ from ..ir.signature import inputs_of, shape_options
 from ..partitioning.annotate.choice import PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph
+from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable, SourceExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
-from ..pipeline.name import PIPELINE
 from ..pipeline.regions import FALLBACK_FUNCTIONS, with_host_form
 from ..prepare import ExactForms
+from ..prepare.compression import ACTIVATIONS, BITS
 from ..regions.policy import RegionPolicy
 from ..tuning.candidates import known_times
-from ..tuning.placement import Placement, choices_of
+from ..tuning.database import Placement, choices_of
 from ..tuning.tune import placement_for
-from ..vendors.codegen.extern import check_output, source_builds, source_namespaces
-from ..vendors.namespaces import HOST, compilers, namespace
-from ..vendors.target_options import known_target, with_options
+from ..vendors.namespaces import HOST, compilers, known_target, namespace, with_options
+from ..vendors.portable import check_output, source_builds, source_namespaces
 from .cache import ModelCache, key_of
-from .precision import with_precision
+
+Options = Mapping[str, Mapping[str, Any]]
+
+#: the dtype in which regions compute; `auto` is the fastest that the CPU has itself
+PRECISIONS = ("float32", "bfloat16", "auto")
+#: the dtypes of compressed weights
+WEIGHTS = tuple(BITS)
+#: sums of 8-bit products: always exact, or as fast as the CPU can, which may saturate at 16 bits
+INT8 = ("exact", "saturating")
+#: argument → its values, the default first
+ARGUMENTS: Mapping[str, tuple[str | None, ...]] = {
+    "precision": PRECISIONS,
+    "weights": (None, *WEIGHTS),
+    "activations": (None, *ACTIVATIONS),
+    "int8": INT8,
+}
+
+
+def with_precision(
+    compiler: str | Sequence[str] | None,
+    options: Options | None,
+    arguments: Mapping[str, Any],
+) -> Options:
+    """``options`` with those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them.
+
+    Raises
+    ------
+    InputError
+        If a value is unknown, or none of the compilers has the option.
+    """
+    wanted = {}
+    for option, allowed in ARGUMENTS.items():
+        value = arguments.get(option, allowed[0])
+        one_of(option, value, allowed)
+        if value != allowed[0]:
+            wanted[option] = value
+    result = {name: dict(values) if isinstance(values, Mapping) else values for name, values in (options or {}).items()}
+    names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
+    for option, value in wanted.items():
+        able = [name for name in names if option in namespace(name).options()]
+        if not able:
+            raise InputError(
+                f"{option} is {value!r}, but {', '.join(names)} has no such option; leave it out, or use a compiler "
+                "that has it"
+            )
+        for name in able:
+            result[name] = {**result.get(name, {}), option: value}
+    return result
+
 
 DEFAULT_COMPILER = "dnnl"
 

@@ -1,29 +1,226 @@
-"""The account of a module's calls, as plain data: who runs each, and why the others do not."""
+"""The account of a module's calls, as plain data: who runs each, and why the others do not.
+
+The primitives of a region: it is lowered once more, and every node knows the calls that it is made from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 from tvm import relax
 
 from .._version import version_of
-from ..core.ledger import FORM, MATCH, Fact
+from ..core.compilation import Compilation
+from ..core.ledger import FOR_REPORTS, FORM, MATCH, REFUSED, Fact, read_facts
 from ..core.tvm_fast import ByIdentity
+from ..graph.graph import Node as GraphNode
+from ..graph.graph import PortableGraph
 from ..ir.relax_utils import codegen_of
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import dtype_of, is_a, shape_dims
+from ..partitioning.annotate.trial import ask
 from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
-from ..vendors.namespace import Namespace
-from ..vendors.namespaces import find_namespace
-from ..vendors.target_options import compilation_of
+from ..regions.failure import describe
+from ..vendors.namespace import Description, Namespace, told
+from ..vendors.namespaces import compilation_of, find_namespace
+from ..vendors.portable import PortableCodegen, lower_region
 from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
-from .model import CallReport, NearMiss, RegionReport, ReportData, Totals, Value
-from .primitives import Primitive, RegionPrimitives, primitives_of
-from .reasons import BuildLog, verdicts
+from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
 
-__all__ = ["account_of"]
+_logger = logging.getLogger("tvm_byoc_dnnl")
+
+_VIEWS = frozenset({"reshape", "permute", "slice", "expand"})
+_TAKE_BIAS = frozenset({"convolution", "deconvolution", "matmul"})
+_VANISHED = "nothing: fused away"
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """One node of a lowered region.
+
+    Attributes
+    ----------
+    step : int or None
+        Position among the region's primitives: calls with the same one are fused.
+    label : str
+        Kind and post-ops: ``"convolution + relu + add"``.
+    implementation : str
+        The library's name for the implementation, ``""`` where it does not tell.
+    apart : str
+        Why it is not fused into the primitive before it, where that was tried.
+    precision : str
+        Why it computes in float32, where the model or the user asked for a lower precision.
+    """
+
+    step: int | None
+    label: str
+    implementation: str = ""
+    is_view: bool = False
+    apart: str = ""
+    precision: str = ""
+
+
+@dataclass
+class RegionPrimitives:
+    """The primitives of a region, by the position of the call (in one use of the region) that they come from."""
+
+    of_call: dict[int, list[Primitive]] = field(default_factory=dict)
+    reorders: int | None = None
+    #: of calls that no primitive comes from
+    others: list[Primitive] = field(default_factory=list)
+
+    def of(self, position: int) -> list[Primitive]:
+        """The primitives of one call; without a lowering there are none."""
+        return self.of_call.get(position, self.others)
+
+
+def primitives_of(ns: Namespace, func: Any, name: str, options: Mapping[str, Any] | None = None) -> RegionPrimitives:
+    """Lower ``func`` and ask the namespace how it runs the result.
+
+    Parameters
+    ----------
+    ns : Namespace
+        Owner of the region. One with a codegen of its own and no lowerings gives an empty answer.
+    func : relax.Function
+        The region.
+    name : str
+        Its symbol.
+    options : mapping, optional
+        Of the namespace, for this module.
+    """
+    try:
+        graph = lower_region(ns, func, name, options=options)
+    except Exception:  # no lowering, or a vendor's bug: the rest of the report is still useful
+        return RegionPrimitives()
+    if isinstance(ns.codegen, PortableCodegen):
+        graph = ns.codegen.with_times(graph)
+    description = _described(ns, graph)
+    found = RegionPrimitives(
+        reorders=description.reorders if description else None, others=[Primitive(None, _VANISHED, is_view=True)]
+    )
+    for index, graph_node in enumerate(graph.nodes):
+        primitive = _primitive(graph, graph_node, description, index)
+        for position in dict.fromkeys(graph_node.calls):
+            found.of_call.setdefault(position, []).append(primitive)
+    return found
+
+
+def _described(ns: Namespace, graph: PortableGraph) -> Description | None:
+    if ns.describe is None:
+        return None
+    try:
+        return told(ns, "describe", graph)
+    except Exception as error:  # the rest of the report is still useful
+        _logger.warning("%s", describe(error))
+        return None
+
+
+def _primitive(graph: PortableGraph, node: GraphNode, description: Description | None, index: int) -> Primitive:
+    implementation = ""
+    if description is not None and index < len(description.implementations):
+        implementation = description.implementations[index]
+    kind = node.kind
+    if kind in ("eltwise", "binary"):
+        kind = str(node.attrs.get("alg", kind))
+    elif kind == "pooling":
+        kind = f"{node.attrs.get('alg', '')} pooling".strip()
+    operands = len(node.inputs) - sum(op.kind == "binary" for op in node.post_ops)
+    bias = ["bias"] if node.kind in _TAKE_BIAS and operands == 3 else []
+    label = " + ".join([kind, *bias, *(op.alg for op in node.post_ops)])
+    dtype = graph.tensors[node.inputs[0]].dtype
+    if dtype in ("bfloat16", "float16") and not node.precision:
+        label += f" in {dtype}"
+    return Primitive(index, label, implementation, node.kind in _VIEWS, node.apart, node.precision)
+
+
+#: stages of the build's notes whose reasons a compiler gives again when it is asked
+_OF_ANNOTATION = ("annotate", "pattern")
+
+
+class BuildLog:
+    """The ledger of a build, by call."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        try:
+            self._facts = read_facts(mod)
+        except (TypeError, ValueError):
+            self._facts = []  # another version's notes: the compilers are asked again in any case
+        self._of_operator: dict[tuple[str, str, str], list[Fact]] = {}
+        self._refused: dict[tuple[tuple[str, str, str], str], str] = {}
+        for fact in self._facts:
+            operator = (fact.compiler, fact.op, fact.function)
+            if fact.stage == REFUSED:
+                self._refused[operator, fact.name] = fact.reason
+            elif fact.stage not in FOR_REPORTS:
+                self._of_operator.setdefault(operator, []).append(fact)
+
+    def of(self, stage: str) -> list[Fact]:
+        """The facts of one stage."""
+        return [fact for fact in self._facts if fact.stage == stage]
+
+    def about(self, node: Node, compiler: str) -> list[str]:
+        """Reasons why ``compiler`` did not get this call: those noted for its variable, else for its operator."""
+        same_op = self._of_operator.get((compiler, node.op, node.function), [])
+        return self._reasons([e for e in same_op if e.name == node.name] or same_op)
+
+    def behind_annotation(self, node: Node, compiler: str) -> list[str]:
+        """Those that were noted for its variable after ``compiler`` had taken the call."""
+        same_op = self._of_operator.get((compiler, node.op, node.function), [])
+        return self._reasons(e for e in same_op if e.name == node.name and e.stage not in _OF_ANNOTATION)
+
+    def refusal(self, node: Node, compiler: str) -> str | None:
+        """Why ``compiler`` has refused the call by itself; ``None`` where it has not, or was not asked."""
+        return self._refused.get(((compiler, node.op, node.function), node.name))
+
+    @staticmethod
+    def _reasons(entries: Iterable[Fact]) -> list[str]:
+        return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in entries))
+
+
+def verdicts(
+    node: Node, namespaces: Sequence[Namespace], log: BuildLog, compilation: Compilation
+) -> tuple[list[Candidate], list[str]]:
+    """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
+
+    These are the compilers that were asked before one took the call; of a host call, all of them.
+    """
+    why = {ns.name: _reasons(ns, node, log, compilation) for ns in namespaces}
+    names = list(why)
+    first = names[: names.index(node.compiler)] if node.compiler in why else names
+    return [Candidate(n, "; ".join(why[n])) for n in names], [f"{n}: {reason}" for n in first for reason in why[n]]
+
+
+def _reasons(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> list[str]:
+    if ns.name == node.compiler or ns.name in node.candidates:
+        return [] if ns.name == node.compiler else log.about(node, ns.name)
+    noted = log.behind_annotation(node, ns.name)
+    if noted:  # of a pattern's call, too, which alone would be refused
+        return noted
+    refusal = _refusal(ns, node, log, compilation)
+    if refusal:
+        return [refusal]
+    why = log.about(node, ns.name)
+    if not why and not node.compiler:
+        return ["would take this call, but the module leaves it with TVM and does not say why"]
+    return why
+
+
+def _refusal(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> str:
+    """Why a compiler refuses a call, as it told the build; where that had no reason to ask, it is asked now."""
+    if not isinstance(node.call.op, tvm.ir.Op):
+        return f"{node.op} is no Relax operator"
+    told = log.refusal(node, ns.name)
+    if told is None:
+        refusal = ask(ns, node.call, compilation)
+        told = "" if refusal is None else refusal.reason
+        if told and node.op in ns.ops():
+            told += " (asked by the report)"
+    return f"{told} (it calls {node.kernel})" if told and node.kernel else told
+
 
 _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi")
 

@@ -19,9 +19,7 @@ from ..ir.relax_utils import codegen_of, composite_of, is_host_function
 from ..ir.signature import NODES_ATTR
 from ..ir.tvm_compat import is_a, is_constant, shape_dims, static_shape, var_name
 from ..partitioning.annotate.choice import candidates_of
-from ..regions.builder import names_of_uses
-
-__all__ = ["Flow", "Item", "Leaf", "Node", "OnnxNodes", "Source", "nodes_of", "read_flow"]
+from ..regions.functions import names_of_uses
 
 
 @dataclass(eq=False, kw_only=True)

@@ -10,20 +10,6 @@ from typing import Any
 
 from ..core.errors import ArtifactError
 
-__all__ = [
-    "CallReport",
-    "Candidate",
-    "NearMiss",
-    "RegionReport",
-    "ReportData",
-    "Totals",
-    "Value",
-    "Worth",
-    "from_bytes",
-    "from_record",
-    "to_bytes",
-]
-
 
 @dataclass(frozen=True)
 class NearMiss:

@@ -12,11 +12,10 @@ from typing import Any
 
 import click
 
-from ..api.compile import DEFAULT_COMPILER
-from ..api.precision import ARGUMENTS, INT8, PRECISIONS
+from ..api.compile import ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS
 from ..core.errors import InputError
 from ..core.files import opened, written
-from ..vendors.target_options import parse_option
+from ..vendors.namespaces import parse_option
 from .common import (
     EXISTING_FILE,
     NEW_FILE,
@@ -115,7 +114,7 @@ def emit(build: Build, output: Path) -> None:
     The whole model must be one region of static shapes; otherwise the message lists the calls that stay with TVM.
     """
     from ..api import compile as api
-    from ..api.precision import with_precision
+    from ..api.compile import with_precision
     from ..frontends import to_relax
     from ..pipeline.standalone import emit as write
 
@@ -261,7 +260,7 @@ def bench(
     note. With --throughput as many clients as there are cores (or groups of --threads cores) send requests; the table
     has the requests per second, and the times within which 50, 95 and 99 % of them are answered.
     """
-    from ..api.precision import with_precision
+    from ..api.compile import with_precision
     from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
     from ..testing.bench import run as measure
 

@@ -12,13 +12,12 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from ..api.compile import DEFAULT_COMPILER
-from ..api.precision import ACTIVATIONS, ARGUMENTS, INT8, PRECISIONS, WEIGHTS
+from ..api.compile import ACTIVATIONS, ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS, WEIGHTS
 from ..core.errors import InputError
 from ..core.files import why_not_written, write_text
 from ..pipeline.library_file import is_library
 from ..regions.policy import RegionPolicy
-from ..vendors.codegen.extern import OUTPUTS
+from ..vendors.portable import OUTPUTS
 
 Shapes = dict[str, tuple["int | str", ...]]
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..api.compile import DEFAULT_COMPILER
-from ..api.precision import ARGUMENTS
+from ..api.compile import ARGUMENTS, DEFAULT_COMPILER
 from ..calls.model import ReportData, from_record
 from ..core.errors import InputError
 from ..core.files import read_text, write_text

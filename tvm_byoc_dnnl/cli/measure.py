@@ -169,7 +169,7 @@ def tune(build: Build, database: Path, budget: float) -> None:
       tvm-byoc tune model.onnx --compiler acme,other --database times.jsonl
       tvm-byoc compile model.onnx --compiler acme,other --database times.jsonl -o model.so
     """
-    from ..api.precision import with_precision
+    from ..api.compile import with_precision
     from ..tuning.tune import tune as search
 
     if build.settings["policy"] is not None:

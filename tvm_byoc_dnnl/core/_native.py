@@ -11,21 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import NativeLibraryError
-from .openmp import few_spins
-
-__all__ = [
-    "INCLUDE",
-    "OPENMP_CURE",
-    "available",
-    "checksum",
-    "engine_available",
-    "engine_info",
-    "engines",
-    "function",
-    "is_loaded",
-    "load",
-    "regions",
-]
+from .machine import few_spins
 
 _LIBRARY = Path(__file__).resolve().parents[1] / "lib" / "libtvm_byoc_dnnl.so"
 #: C headers that emitted source may include

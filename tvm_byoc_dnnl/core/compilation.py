@@ -16,8 +16,6 @@ from typing import Any
 
 from .tvm_fast import ByIdentity
 
-__all__ = ["Compilation", "OverwritableWeights", "cause_of", "compiling", "current", "knowing", "note_cause", "stage"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _MOST_BY_HAND = 16  # an error keeps alive what its frames hold
 

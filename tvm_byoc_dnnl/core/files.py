@@ -22,18 +22,6 @@ from typing import IO, BinaryIO
 
 from .errors import ExportError, InputError
 
-__all__ = [
-    "append",
-    "opened",
-    "read",
-    "read_text",
-    "why_not_written",
-    "workspace",
-    "write_text",
-    "written",
-    "written_folder",
-]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 _STREAM = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")

@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 
 from .errors import ByocError, VendorError
 
-__all__ = ["Ended", "Worker", "WorkerError", "answer", "apart", "death", "own_process"]
-
 #: passes on ``(what, value)`` to the process that waits
 Tell = Callable[[str, Any], None]
 

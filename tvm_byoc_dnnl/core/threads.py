@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from . import _native
 from .errors import InputError
 
-__all__ = ["Company", "check_number", "limited"]
-
 
 class Company(NamedTuple):
     """How a model's regions were called beside whatever else used the cores, since the model was loaded.

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 import tvm_ffi
 
-__all__ = ["ByIdentity", "items", "without_collecting"]
-
 _V = TypeVar("_V")
 
 _item = tvm_ffi.get_global_func("ffi.ArrayGetItem")

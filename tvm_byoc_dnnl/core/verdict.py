@@ -1,11 +1,19 @@
-"""A verdict is yes, or a reason."""
+"""A verdict is yes, or a reason.
+
+Code of vendors while it runs: what would end the process is an error like any other, and says whose it is.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Crash", "Reject", "Works", "as_reject", "require"]
+import tvm
+
+from .errors import ByocError, VendorError
 
 
 class Reject(Exception):
@@ -70,3 +78,100 @@ def as_reject(answer: Any, who: str) -> Reject | None:
     if isinstance(answer, bool):
         return None if answer else Reject(f"{who} says no")
     raise TypeError(f"{who} returned {answer!r}; expected True, False or byoc.Reject(reason)")
+
+
+#: TVM's words for a pass that returns nothing
+_NO_MODULE = "The return value of a module pass must be set"
+
+
+@contextmanager
+def calling(what: str, *, named: bool = False) -> Iterator[None]:
+    """Inside, a function of a vendor runs.
+
+    Parameters
+    ----------
+    what : str
+        Which function of whom, such as ``the probe of 'acme'``.
+    named : bool
+        Raise a `VendorError` that says so for every exception but this package's own; else only for what is no
+        `Exception`, such as ``sys.exit``, because the caller describes the others.
+
+    Raises
+    ------
+    VendorError
+        From the vendor's exception. Ctrl-C is none of the vendor's.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, ByocError, Reject):
+        raise
+    except Exception as error:
+        if not named:
+            raise
+        raise VendorError(f"{what} raised {_said(error)}") from error
+    except BaseException as error:
+        raise VendorError(f"{what} raised {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def expect(value: Any, kind: type | tuple[type, ...], what: str, expected: str) -> Any:
+    """``value``, if it is of a kind; raises `VendorError` otherwise."""
+    if not isinstance(value, kind):
+        raise VendorError(f"{what} returned {value!r}; expected {expected}")
+    return value
+
+
+def with_options(function: Callable[..., Any], most: int = 2) -> Callable[..., Any]:
+    """A vendor's function of the first of some values, such as a value, options …, as one of all of them."""
+    count = most
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of C, which cannot be looked at
+        return function
+    while count > 1 and not _takes(signature, count):
+        count -= 1
+    return function if count == most else lambda *values: function(*values[:count])
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def run_pass(make: Any, mod: tvm.IRModule, what: str) -> tvm.IRModule:
+    """The module behind a vendor's pass, which gets a module of its own to change.
+
+    Parameters
+    ----------
+    make : Pass or callable
+        The pass, or a function that makes it.
+    mod : IRModule
+        What it gets.
+    what : str
+        What it was registered as, such as ``prepare= of 'acme'``.
+
+    Raises
+    ------
+    VendorError
+        Names the pass.
+    """
+    with calling(what, named=True):
+        one = make if isinstance(make, tvm.transform.Pass) else make()
+    who = f"the pass {one.info.name!r} ({what})" if isinstance(one, tvm.transform.Pass) else what
+    expect(one, tvm.transform.Pass, what, "a pass of TVM (tvm.transform.module_pass makes one)")
+    own = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    try:
+        with calling(who, named=True):
+            made = one(own)
+    except VendorError as error:
+        if _NO_MODULE not in str(error):
+            raise
+        raise VendorError(f"{who} returned None; expected an IRModule") from error
+    return expect(made, tvm.IRModule, who, "an IRModule")

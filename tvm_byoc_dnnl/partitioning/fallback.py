@@ -26,23 +26,17 @@ import tvm
 from tvm import relax
 
 from ..core.ledger import CUT, MATCH, Fact
-from ..core.vendor_code import calling, expect
+from ..core.verdict import calling, expect
 from ..ir.relax_utils import composite_of, global_var, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed
-from ..regions.blocks import Block, dataflow_blocks
-from ..regions.builder import RegionBuilder
 from ..regions.cost import usual_sizes
 from ..regions.failure import Failure, describe
-from ..regions.inline import Body, inline_calls
+from ..regions.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
 from ..regions.policy import RegionPolicy, Work
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import HOST, namespace
-from ..vendors.target_options import compilation_of, get_target_options
+from ..vendors.namespaces import HOST, compilation_of, get_target_options, namespace
 from .annotate.passes import Matcher, compilers_of
-from .cutting import bytes_between, cheapest_place, longest, why_not_fits
-from .merge import Unit, form_units
-
-__all__ = ["Attempt", "BlockPlan", "Fallback", "Plan"]
+from .merge import Unit, bytes_between, cheapest_place, form_units, longest, why_not_fits
 
 #: ``attempt(namespace, function)``: whether something can be made of a region
 Attempt = Callable[[Namespace, relax.Function], "Failure | None"]

@@ -11,17 +11,14 @@ from ..core.compilation import stage
 from ..core.ledger import raise_failures, read_log, with_facts
 from ..ir.relax_utils import codegen_of, composite_of, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
-from ..regions.builder import RegionBuilder, with_uses
 from ..regions.failure import Failure
+from ..regions.functions import RegionBuilder, with_uses
 from ..regions.policy import RegionPolicy
-from ..vendors.codegen.extern import install_codegen
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import namespace
-from ..vendors.target_options import get_target_options
+from ..vendors.namespaces import get_target_options, namespace
+from ..vendors.portable import install_codegen
 from .fallback import Attempt, BlockPlan, Fallback, Plan
 from .merge import Unit
-
-__all__ = ["PartitionGraph", "partition_module"]
 
 
 def PartitionGraph(

@@ -3,10 +3,14 @@ has tuned and a safe plan of memory.
 
 TVM's plan takes memory that one branch of an If gave back for a tensor of the other branch, or of what follows: where
 the first one did not run, there is no such memory, and the process ends.
+
+Steps that a caller forgot: TVM would raise an internal error, or compile everything itself without a message.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,26 +19,86 @@ import tvm
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
-from ..core.errors import InputError
+from ..core.errors import ByocError, InputError
 from ..ir.fingerprint import content_key
 from ..ir.native_loop import KeepRounds, LowerLoops, refuse_native
 from ..ir.order import functions_in_order
-from ..ir.relax_utils import bindings_in, bindings_of, is_host_function, is_op_call, with_functions
+from ..ir.relax_utils import (
+    bindings_in,
+    bindings_of,
+    codegen_of,
+    composite_of,
+    is_host_function,
+    is_op_call,
+    with_functions,
+)
 from ..ir.tvm_compat import dtype_of
-from ..vendors.codegen.extern import check_output, source_namespaces
 from ..vendors.hooks.route import opaque
-from ..vendors.namespaces import registered
-from ..vendors.target_options import with_options
+from ..vendors.namespaces import find_namespace, registered, with_options
+from ..vendors.portable import check_output, source_namespaces
 from ..whole import Expand
+from . import PIPELINE
 from .guards import CheckCounts, CheckSizes
 from .host_code import anchor_host_code
 from .kernels import kernel_names
 from .kv_cache import GrowCaches
 from .legalize import LEGALIZATIONS, StartReductions
 from .metadata import attach_kernels, attach_metadata
-from .missing_step_hint import notice_forgotten_steps
 from .regions import build_regions
 from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
+
+
+def notice_forgotten_steps() -> None:
+    """Let ``tvm.compile`` say which step is missing, for modules that have functions of our compilers.
+
+    TVM has no place for such a check: its pipelines take a module as it is. The check does not change the build.
+    """
+    build = tvm.relax.build
+    if hasattr(build, "__wrapped__"):
+        return
+
+    @functools.wraps(build)
+    def checked_build(mod: Any, *args: Any, **kwargs: Any) -> Any:
+        functions = mod.functions.values() if isinstance(mod, tvm.IRModule) else ()
+        unfinished = _annotated_only(functions)
+        if unfinished:
+            _logger.warning("%s", unfinished)
+        try:
+            return build(mod, *args, **kwargs)
+        except ByocError:
+            raise
+        except Exception as error:
+            owners = sorted({owner for f in functions if find_namespace(owner := codegen_of(f))})
+            if owners and _name(kwargs.get("relax_pipeline")) != PIPELINE:
+                raise InputError(
+                    f"the module has regions of {', '.join(owners)}, which this pipeline does not build: use "
+                    f'tvm.compile(mod, target, relax_pipeline="{PIPELINE}"), or run relax.transform.RunCodegen() '
+                    "before a pipeline of your own"
+                ) from error
+            if unfinished:  # TVM does not compile every composite function: not those with tensors inside
+                raise InputError(unfinished) from error
+            raise
+
+    tvm.relax.build = checked_build
+
+
+def _name(pipeline: Any) -> str:
+    return pipeline if isinstance(pipeline, str) else str(getattr(getattr(pipeline, "info", None), "name", ""))
+
+
+def _annotated_only(functions: Any) -> str:
+    """The advice for a module with composite functions of ours, "" for any other."""
+    owners = [composite_of(f).partition(".")[0] for f in functions]
+    ours = sorted({owner for owner in owners if find_namespace(owner)})
+    if not ours:
+        return ""
+    return (
+        f"the module is annotated for {', '.join(ours)}, but not partitioned: all of it stays with TVM; apply "
+        "PartitionGraph() behind AnnotateExternalCompiler, or call partition(), which does both"
+    )
+
 
 notice_forgotten_steps()
 

@@ -22,10 +22,10 @@ from tvm.support.cc import get_cc
 from ..core import _native
 from ..core.errors import ByocError, ExportError
 from ..core.files import why_not_written, workspace, written
-from ..vendors.codegen.extern import source_builds
+from ..vendors.codegen import SourceBuild
 from ..vendors.hooks.c_source import object_module
 from ..vendors.namespaces import compilers, namespace
-from ..vendors.routes.route import SourceBuild
+from ..vendors.portable import source_builds
 from . import library_file
 from .host_code import drop_empty_source, objects_in_memory, with_host_code
 

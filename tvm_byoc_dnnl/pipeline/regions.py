@@ -24,12 +24,11 @@ from ..ir.relax_utils import codegen_of, global_var, is_host_function, with_func
 from ..ir.walker import Substitute
 from ..partitioning.passes import partition_module
 from ..regions.failure import BrokenRegions, Failure
-from ..regions.inline import dissolve_regions, flatten_region, inline_functions
+from ..regions.functions import dissolve_regions, flatten_region, inline_functions
 from ..regions.policy import RegionPolicy
-from ..vendors.codegen.extern import OUTPUTS, check_output, install_codegen
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import find_namespace
-from ..vendors.target_options import get_target_options
+from ..vendors.namespaces import find_namespace, get_target_options
+from ..vendors.portable import OUTPUTS, check_output, install_codegen
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

@@ -15,9 +15,9 @@ from ..core.files import written_folder
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, constants_in
 from ..ir.tvm_compat import constant_numpy
-from ..vendors.codegen.extern import lower_region, with_checksums
 from ..vendors.namespace import Namespace, Standalone, told
 from ..vendors.namespaces import namespace
+from ..vendors.portable import lower_region, with_checksums
 
 _NEEDS = "a stand-alone program needs `main` to be one call of one region"
 

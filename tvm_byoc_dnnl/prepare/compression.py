@@ -25,7 +25,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..core.expected import one_of
+from ..core.errors import one_of
 from ..ir.tvm_compat import constant_numpy, is_constant, make_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT

@@ -23,8 +23,6 @@ from ..graph.graph import evaluate
 from ..ir.signature import USUAL_SIZES_ATTR
 from ..ir.tvm_compat import dtype_of, is_a, shape_dims, static_shape
 
-__all__ = ["call_bytes", "call_flops", "is_cheap", "is_view", "shape_of", "size_of", "type_bytes", "usual_sizes"]
-
 #: no usual sizes
 _NONE: Mapping[str, int] = MappingProxyType({})
 

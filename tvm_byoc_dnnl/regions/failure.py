@@ -10,8 +10,6 @@ from ..core.compilation import note_cause
 from ..core.errors import NativeLibraryError
 from ..core.verdict import Reject
 
-__all__ = ["BrokenRegions", "Failure", "all_or_each", "describe"]
-
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 

@@ -11,8 +11,6 @@ from typing import Any
 from ..core.errors import ArgumentTypeError, InputError
 from . import cost
 
-__all__ = ["RegionPolicy", "Work"]
-
 
 @dataclass(frozen=True)
 class Work:

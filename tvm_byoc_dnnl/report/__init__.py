@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..calls.model import CallReport, Candidate, NearMiss, RegionReport, Totals
-from .collect import explain
-from .report import Report
+from .collect import Report, explain
 
 __all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "Report", "Totals", "explain"]

@@ -1,8 +1,15 @@
-"""explain: from a model to a `Report`."""
+"""explain: from a model to a `Report`.
+
+Advice: a few sentences, made from a report's numbers, that say where to look first.
+
+Patterns that match a model as it was imported, and no longer as it was prepared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -10,33 +17,229 @@ from typing import Any
 
 import tvm
 
-from ..api.compile import DEFAULT_COMPILER, partition
-from ..api.precision import with_precision
+from ..api.compile import DEFAULT_COMPILER, partition, with_precision
 from ..calls.account import account_of
-from ..calls.model import Candidate, Worth
+from ..calls.model import CallReport, Candidate, ReportData, Worth
 from ..core.compilation import compiling, knowing
-from ..core.errors import ArtifactError, InputError, UnsupportedError
-from ..core.expected import check_types
+from ..core.errors import ArtifactError, InputError, UnsupportedError, check_types
+from ..core.files import write_text
 from ..frontends import to_relax
-from ..ir.relax_utils import codegen_of, composite_of, is_host_function
-from ..partitioning.annotate.passes import compilers_of
+from ..ir.relax_utils import codegen_of, composite_of, is_host_function, ops_of
+from ..partitioning.annotate.passes import AnnotateExternalCompiler, compilers_of
 from ..partitioning.passes import PartitionGraph
 from ..pipeline.library_file import is_library
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
+from ..prepare import Prepare
 from ..regions.policy import RegionPolicy
 from ..runtime.runner import Runner, load
 from ..tuning.candidates import known_times
-from ..tuning.placement import choices_of
-from ..tuning.times import Times, times_of
+from ..tuning.database import choices_of
+from ..tuning.plans import Times, times_of
 from ..tuning.tune import placement_for
 from ..vendors.blobs import to_be_described
-from ..vendors.codegen.extern import check_output
-from ..vendors.namespaces import HOST, namespace
-from ..vendors.target_options import with_options
-from .advice import advise
-from .report import Report
-from .rewritten import rewritten_patterns
+from ..vendors.namespace import Namespace
+from ..vendors.namespaces import HOST, namespace, with_options
+from ..vendors.portable import check_output
+from .formats import Shown, count, milliseconds, percent
+from .html import render_html
+from .text import render_text
+
+
+class Report(Shown, ReportData):
+    """Shows which call runs where, and why: the data is `ReportData`; the methods print it."""
+
+    def to_text(self, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
+        """The report for a terminal.
+
+        Parameters
+        ----------
+        width : int
+            Columns.
+        color : bool
+            Use the terminal's colours.
+        every_call : bool
+            List all calls, not only those that stay with TVM.
+        """
+        return render_text(self, width=width, color=color, every_call=every_call)
+
+    def to_html(self, path: str | PathLike[str] | None = None) -> str:
+        """One self-contained page: the graph, regions coloured, reasons on hover; also written to ``path``."""
+        page = render_html(self)
+        if path is not None:
+            write_text(path, page)
+        return page
+
+    def _said(self) -> str:
+        of = f"{self.model}, " if self.model else ""
+        totals = self.totals
+        return f"{of}{totals.offloaded_calls} of {totals.calls} calls in {count(totals.regions, 'region')}"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+_SHARE = 0.01  # of all FLOPs: a smaller share is not worth a sentence
+_SMALL_OPS, _SMALL_FLOPS = 2, 100_000
+_MAX = 8
+_NOISE = 0.02  # a smaller difference of measured times says nothing
+#: operators that answer a NaN with a bound
+_BOUNDS = ("relax.nn.relu", "relax.clip", "relax.maximum", "relax.minimum")
+
+
+def advise(report: ReportData) -> list[str]:
+    """Advice on a report, most valuable first."""
+    return [line for rule in _RULES for line in rule(report)][:_MAX]
+
+
+def _symbols(report: ReportData) -> Iterator[str]:
+    if report.symbols:
+        yield (
+            f"Symbolic dims count as 1 here: {', '.join(report.symbols)}. Fixing them (`shapes=`, `--shape`) gives "
+            "true numbers, and plans that are made when the model is loaded instead of at the first call of each shape."
+        )
+
+
+def _unasked(report: ReportData) -> Iterator[str]:
+    for name in report.unasked:
+        yield (
+            f"The library of {name} could not be asked on this machine, so its implementations and reorders are "
+            "unknown, and calls may be listed that it would refuse: `tvm-byoc doctor` says what is missing."
+        )
+
+
+def _not_worth_it(report: ReportData) -> Iterator[str]:
+    for worth in sorted(report.worth, key=lambda w: w.seconds_without - w.seconds):
+        if worth.seconds_without < worth.seconds * (1 - _NOISE):
+            yield (
+                f"{worth.compiler} costs more than it brings: by the order of priority the regions take "
+                f"{milliseconds(worth.seconds)}, and without it {milliseconds(worth.seconds_without)}. Leave it out, "
+                "or let `tune` choose its calls."
+            )
+
+
+def _host_work(report: ReportData) -> Iterator[str]:
+    groups: dict[str, list[CallReport]] = defaultdict(list)
+    for call in report.host_calls():
+        groups[call.label].append(call)
+    for label, calls in sorted(groups.items(), key=lambda g: -_flops(g[1]))[:3]:
+        share = _flops(calls) / max(report.totals.flops, 1)
+        if share >= _SHARE:
+            work = f"{count(len(calls), 'call')} with {percent(share)} of the FLOPs"
+            yield f"{label}: {work} stay with TVM. {_why(calls)}"
+
+
+def _bridges(report: ReportData) -> Iterator[str]:
+    """Host calls that read from and feed one compiler: without them, regions would be one."""
+    readers: dict[int, list[CallReport]] = defaultdict(list)
+    for call in report.calls:
+        for source in call.inputs:
+            readers[source].append(call)
+    bridges: dict[tuple[str, str], list[CallReport]] = defaultdict(list)
+    for call in report.host_calls():
+        before = {report.calls[i].compiler for i in call.inputs} - {None}
+        after = {c.compiler for c in readers[call.id]} - {None}
+        for compiler in sorted(str(c) for c in before & after):
+            bridges[compiler, call.label].append(call)
+    for (compiler, label), calls in sorted(bridges.items(), key=lambda b: -len(b[1]))[:2]:
+        yield (
+            f"{label} stands between regions of {compiler} {count(len(calls), 'time')}: each costs a border that data "
+            f"cross in plain layout. {_why(calls)}"
+        )
+
+
+def _small_regions(report: ReportData) -> Iterator[str]:
+    small = [r for r in report.regions if r.ops <= _SMALL_OPS * r.uses and r.flops <= _SMALL_FLOPS * r.uses]
+    if len(small) > 1:
+        names = ", ".join(r.name for r in small[:4]) + (" …" if len(small) > 4 else "")
+        yield (
+            f"{len(small)} of {len(report.regions)} regions hold at most {_SMALL_OPS} small calls ({names}): calling "
+            "them may cost more than they save."
+        )
+
+
+def _reorders(report: ReportData) -> Iterator[str]:
+    total = report.totals.reorders or 0
+    if total > report.totals.offloaded_calls:
+        worst = max(report.regions, key=lambda r: r.reorders or 0)
+        yield (
+            f"{total} reorders for {count(report.totals.offloaded_calls, 'offloaded call')}; most in {worst.name} "
+            f"({worst.reorders}): its operators want different layouts."
+        )
+
+
+def _hidden_nan(report: ReportData) -> Iterator[str]:
+    keeping = {name for name, options in report.options.items() if options.get("keep_nan")}
+    calls = [c for c in report.calls if c.op in _BOUNDS and c.onnx_node and c.compiler not in keeping]
+    if calls:
+        yield (
+            f"NaN: {count(len(calls), 'call')} ({', '.join(sorted({c.label for c in calls}))}) may turn a NaN into a "
+            "number, as TVM's operators do, where ONNX Runtime passes it on; docs/numerics.md has an option."
+        )
+
+
+_RULES: Sequence[Callable[[ReportData], Iterator[str]]] = (
+    _unasked,
+    _not_worth_it,
+    _host_work,
+    _bridges,
+    _reorders,
+    _small_regions,
+    _symbols,
+    _hidden_nan,
+)
+
+
+def _flops(calls: Sequence[CallReport]) -> int:
+    return sum(c.flops for c in calls)
+
+
+def _why(calls: Sequence[CallReport]) -> str:
+    reasons = Counter(reason for call in calls for reason in call.reasons).most_common(1)
+    return f"Why: {reasons[0][0]}." if reasons else ""
+
+
+def rewritten_patterns(
+    mod: tvm.IRModule, namespaces: Sequence[Namespace], calls: Sequence[CallReport]
+) -> Iterator[str]:
+    """A sentence for each pattern that lost all of its matches to the preparing passes.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The module before it was prepared.
+    namespaces : sequence of Namespace
+        Who was asked.
+    calls : sequence of CallReport
+        The calls of the partitioned module.
+    """
+    # Without a region the module stays as it was imported.
+    is_prepared = any(call.region for call in calls)
+    gone = _ops(mod) - ({call.op for call in calls} if is_prepared else _ops(Prepare()(mod)))
+    matched = {call.pattern for call in calls}
+    lost = {
+        f"{ns.name}.{pattern.name}": sorted(gone & set(re.findall(r"relax\.[\w.]+", str(pattern.pattern))))
+        for ns in namespaces
+        for pattern in ns.patterns.values()
+        if f"{ns.name}.{pattern.name}" not in matched
+    }
+    lost = {name: ops for name, ops in lost.items() if ops}
+    if not lost:
+        return
+    annotated = AnnotateExternalCompiler([ns.name for ns in namespaces], prepare=False)(mod)
+    found = [composite_of(f) for f in annotated.functions.values()]
+    for name, ops in lost.items():
+        if name in found:
+            places = count(found.count(name), "place")
+            yield (
+                f"{name} matches {places} of the model as imported and none as prepared, which rewrites "
+                f"{', '.join(ops)}: write the pattern for the prepared form, or give prepare=False to partition and "
+                "compile."
+            )
+
+
+def _ops(mod: tvm.IRModule) -> set[str]:
+    return {op for f in mod.functions.values() if is_host_function(f) for op in ops_of(f)}
 
 
 @compiling()

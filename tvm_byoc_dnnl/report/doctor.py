@@ -19,10 +19,9 @@ import numpy as np
 from tvm.support.cc import get_cc
 
 from .._version import version_of
-from ..core import _native, openmp
-from ..core.cpu import cpu_fields, cpu_name
+from ..core import _native
 from ..core.errors import ByocError
-from ..core.machine_load import QUIET, Neighbours
+from ..core.machine import QUIET, Neighbours, cpu_fields, cpu_name, spins_for_long
 from ..vendors.namespace import Examination
 from ..vendors.namespaces import compilers, namespace
 
@@ -200,7 +199,7 @@ def _threading() -> Iterator[_Row]:
         yield "OpenMP runtimes", ", ".join(runtimes), WARNING, fix
     else:
         yield "OpenMP runtime", ", ".join(runtimes) or "none loaded"
-    if openmp.spins_for_long():
+    if spins_for_long():
         fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch and tvm do), or export GOMP_SPINCOUNT=10000"
         yield "waiting threads", "spin for milliseconds, which slows calls down on a busy machine", WARNING, fix
     suspicious = {**_SUSPICIOUS, **{name: why for e in _examinations() for name, why in e.variables.items()}}
@@ -213,7 +212,7 @@ def _threading() -> Iterator[_Row]:
 
 
 def _namespaces() -> Iterator[_Row]:
-    from ..vendors.codegen.extern import install_codegen
+    from ..vendors.portable import install_codegen
 
     for name in compilers():
         ns = namespace(name)

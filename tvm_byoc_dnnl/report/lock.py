@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..api.precision import ARGUMENTS
+from ..api.compile import ARGUMENTS
 from ..calls.model import CallReport, ReportData
 from ..core.errors import ArtifactError
 from ..regions.policy import RegionPolicy

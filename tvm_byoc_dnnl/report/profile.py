@@ -19,16 +19,15 @@ from ..calls.model import ReportData, Totals
 from ..core import _native
 from ..core.errors import InputError
 from ..core.files import write_text
-from ..core.machine_load import QUIET, Neighbours
+from ..core.machine import QUIET, Neighbours
 from ..core.threads import Company, limited
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
 from ..vendors.blobs import timed_layers
 from .formats import Shown, count
 from .html import render_html
-from .measured import HOST, Instrument, Names, StepTime, runner_of
-from .roofline import Roof
-from .roofline import roof as measure_roof
+from .measured import HOST, Instrument, Names, Roof, StepTime, runner_of
+from .measured import roof as measure_roof
 
 
 @dataclass(repr=False)

@@ -19,17 +19,16 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..api.compile import DEFAULT_COMPILER, partition
-from ..api.precision import PRECISIONS, with_precision
+from ..api.compile import DEFAULT_COMPILER, PRECISIONS, partition, with_precision
 from ..frontends import to_relax
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
-from ..pipeline.name import PIPELINE
+from ..pipeline import PIPELINE
 from ..pipeline.regions import settle_regions
-from ..regions.inline import flatten_region
+from ..regions.functions import flatten_region
 from ..regions.policy import RegionPolicy
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
-from ..vendors.target_options import OPTIONS_ATTR
+from ..vendors.namespaces import OPTIONS_ATTR
 from .formats import Shown, count
 
 Tolerance = float | Mapping[str, float] | None

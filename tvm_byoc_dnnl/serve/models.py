@@ -15,8 +15,7 @@ import numpy as np
 
 from .. import __version__
 from ..api.compile import compile
-from ..core.errors import ByocError, InputError, MissingFileError
-from ..core.expected import did_you_mean
+from ..core.errors import ByocError, InputError, MissingFileError, did_you_mean
 from ..core.files import opened
 from ..ir.fingerprint import content_key
 from ..ir.signature import TensorInfo, check_symbols, random_arrays

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import InputError
-from ..core.expected import did_you_mean
+from ..core.errors import InputError, did_you_mean
 
 #: NumPy's name of a dtype → the protocol's. float16 and bfloat16 have numbers in JSON, too.
 DATATYPES = {

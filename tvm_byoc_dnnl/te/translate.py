@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from ..core.errors import InputError
-from ..core.vendor_code import calling, expect
+from ..core.verdict import calling, expect
 from ..ir.tvm_compat import analyzer, constant_numpy, constant_tensor, dtype_of, is_constant, substitute, var_name
 from .capture import TE_LOCK, capture_call_te, embed_primfunc
 from .computes import BUILTIN

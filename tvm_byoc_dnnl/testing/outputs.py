@@ -14,9 +14,9 @@ from ..ir.relax_utils import codegen_of
 from ..pipeline.byoc import byoc_pipeline
 from ..pipeline.executable import SourceExecutable
 from ..runtime.runner import Runner
-from ..vendors.codegen.extern import source_builds
+from ..vendors.codegen import SourceBuild
 from ..vendors.namespaces import compilers, namespace
-from ..vendors.routes.route import SourceBuild
+from ..vendors.portable import source_builds
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from ..core.files import write_text
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import codegen_of
 from ..regions.cost import usual_sizes
-from ..vendors.codegen.extern import PortableCodegen, lower_region
-from ..vendors.namespaces import compilers, namespace
-from ..vendors.target_options import get_target_options
+from ..vendors.namespaces import compilers, get_target_options, namespace
+from ..vendors.portable import PortableCodegen, lower_region
 from .database import Database, thread_count
 
 _ROUNDS = 15

@@ -16,15 +16,14 @@ from tvm_ffi import Shape
 from ..core.compilation import compiling, knowing
 from ..ir.signature import TensorInfo, random_arrays
 from ..ir.tvm_compat import dtype_of
-from ..pipeline.name import PIPELINE
+from ..pipeline import PIPELINE
 from ..regions.cost import shape_of, size_of, usual_sizes
 from ..regions.failure import describe
 from ..runtime.runner import Runner
 from ..vendors.namespace import Namespace, told
 from ..vendors.namespaces import HOST, namespace
 from .candidates import known_times
-from .database import Database
-from .measure import Timing, measure
+from .database import Database, Timing, measure
 from .workload import Workload
 
 _logger = logging.getLogger("tvm_byoc_dnnl")

@@ -21,8 +21,8 @@ from ..ir.relax_utils import bindings_in, bindings_of, caller_of, composite_of, 
 from ..ir.signature import USUAL_SIZES_ATTR
 from ..ir.tvm_compat import constant_numpy, dtype_of, is_constant, shape_dims, static_shape
 from ..ir.walker import Substitute
-from ..regions.blocks import Block
 from ..regions.cost import call_flops, size_of, usual_sizes
+from ..regions.functions import Block
 from ..vendors.namespaces import HOST
 
 _FEW = 16  # elements of a constant that may be axes, indices or a scalar: its values can change the work

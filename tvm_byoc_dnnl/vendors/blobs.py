@@ -17,14 +17,12 @@ import tvm_ffi
 
 from ..core import _native
 from ..core.errors import ArtifactError, InputError, VendorError
-from ..core.vendor_code import with_options
-from ..core.verdict import Reject, Works, as_reject
+from ..core.verdict import Reject, Works, as_reject, with_options
 from ..regions.failure import describe
 from .devices import SUFFIXES, Held, naming, resident
 from .namespace import BlobRunner
-from .namespaces import claim_namespace, find_namespace, namespace
+from .namespaces import checked_values, claim_namespace, find_namespace, namespace
 from .registry import check_functions, check_options
-from .target_options import checked_values
 
 #: names of layers and their seconds, or what returns them
 LayerTimes = Sequence[tuple[str, float]] | Callable[[], Sequence[tuple[str, float]]]

@@ -11,13 +11,11 @@ import numpy as np
 import tvm
 
 from ..core.compilation import current
-from ..core.vendor_code import calling, expect
-from ..core.verdict import Reject, Works
+from ..core.verdict import Reject, Works, calling, expect
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..regions.policy import RegionPolicy
-from .routes.codegen import Codegen, OwnCodegen
-from .routes.route import Route
+from .codegen import Codegen, OwnCodegen, Route
 
 #: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps
 API_VERSIONS = (1,)

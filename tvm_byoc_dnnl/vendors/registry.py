@@ -12,11 +12,11 @@ from tvm.relax.dpl import DFPattern
 
 from .._version import __version__
 from ..core.errors import InputError
-from ..core.vendor_code import with_options
-from ..core.verdict import Reject
+from ..core.verdict import Reject, with_options
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..regions.policy import RegionPolicy
+from .codegen import Codegen, OwnCodegen
 from .namespace import (
     API_VERSIONS,
     Description,
@@ -28,7 +28,6 @@ from .namespace import (
     Standalone,
 )
 from .namespaces import claim_namespace
-from .routes.codegen import Codegen, OwnCodegen
 
 
 def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, override: bool) -> None:

@@ -7,8 +7,8 @@ import pytest
 from tvm import relax, tirx
 
 from tests.harness import Case, accept, const, data, number, refuse
-from tvm_byoc_dnnl.vendors.codegen.extern import lower_region
 from tvm_byoc_dnnl.vendors.namespaces import namespace
+from tvm_byoc_dnnl.vendors.portable import lower_region
 
 op, nn = relax.op, relax.op.nn
 

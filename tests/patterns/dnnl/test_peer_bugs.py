@@ -23,8 +23,8 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data, number
-from tvm_byoc_dnnl.vendors.codegen.extern import lower_region
 from tvm_byoc_dnnl.vendors.namespaces import namespace
+from tvm_byoc_dnnl.vendors.portable import lower_region
 
 pytestmark = pytest.mark.native
 

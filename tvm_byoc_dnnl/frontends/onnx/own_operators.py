@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 
 from ...core.errors import InputError, UnsupportedError, VendorError
-from ...core.vendor_code import calling
+from ...core.verdict import calling
 from ...ir.tvm_compat import is_a
 from ...whole import Operator, attributes_of, declare, inputs_of, operator, wanted_of
 

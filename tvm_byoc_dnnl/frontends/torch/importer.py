@@ -1,21 +1,267 @@
-"""PyTorch's exported programs, through TVM's importer."""
+"""PyTorch's exported programs, through TVM's importer: what it would refuse, cut or compute too narrowly is mended.
+
+Arithmetic of PyTorch on integers whose result is floating: TVM's importer keeps the integers' type.
+
+``1.0 - mask`` and ``positions / 2`` of integer tensors would be cut to integers.
+
+Narrow floats of PyTorch, as in a model in bfloat16 or under autocast.
+
+TVM's importer gives products and convolutions of them a result in float32, and takes no norm whose data are narrower
+than its parameters.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ...core.errors import UnsupportedError
-from ...ir.tvm_compat import shape_dims
-from .dims import solve_dims
-from .fused import decompositions as fused
-from .precision import CONVERTERS as NARROW
-from .promotion import CONVERTERS as PROMOTING
+from ...ir.signature import DIMS_ATTR
+from ...ir.tvm_compat import analyzer, dtype_of, shape_dims, substitute, var_name
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
 from .recurrent import decompositions
+
+
+def solve_dims(func: relax.Function) -> relax.Function:
+    """Compute ``h`` from the sizes of a call where an input has ``2*h``, and none has ``h`` by itself.
+
+    The input gets a symbol for the whole dim, and the body compares its sizes with ``2*h``.
+    """
+    known = [dim for param in func.params for dim in _dims(param) if isinstance(dim, tirx.Var)]
+    bindings: list[Any] = []
+    names: dict[str, str] = {}
+    params = []
+    for param in func.params:
+        dims = list(_dims(param))
+        for axis, dim in enumerate(dims):
+            unknown = _unknown(dim, known)
+            solution = _linear(dim, unknown[0]) if len(unknown) == 1 else None
+            if solution is None:
+                continue
+            start, step = solution
+            whole = tirx.Var(f"{var_name(param)}_dim{axis}", "int64")
+            names[whole.name] = re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dim))
+            value = relax.ShapeExpr([analyzer().simplify(tirx.floordiv(whole - start, step))])
+            type_of_value = relax.ShapeType([unknown[0]])
+            bindings.append(relax.MatchCast(relax.Var(unknown[0].name, type_of_value), value, type_of_value))
+            known.append(unknown[0])
+            dims[axis] = whole
+        if all(new is old for new, old in zip(dims, _dims(param), strict=True)):
+            params.append(param)
+            continue
+        params.append(relax.Var(var_name(param), relax.TensorType(relax.ShapeExpr(dims), param.ty.dtype)))
+        bindings.append(relax.MatchCast(param, params[-1], param.ty))
+    if not names:
+        return func
+    body = relax.SeqExpr([relax.BindingBlock(bindings), *func.body.blocks], func.body.body)
+    new = relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+    return new.with_attr(DIMS_ATTR, names)
+
+
+def _dims(param: relax.Var) -> list[Any]:
+    return (shape_dims(param.ty) or []) if isinstance(param.ty, relax.TensorType) else []
+
+
+def _unknown(dim: Any, known: Sequence[Any]) -> list[Any]:
+    if isinstance(dim, (int, tirx.Var)):
+        return []
+    return [v for v in tirx.analysis.undefined_vars(dim) if not any(v.same_as(k) for k in known)]
+
+
+def _linear(dim: Any, symbol: tirx.Var) -> tuple[Any, int] | None:
+    """``start`` and ``step`` if the dim is ``start + step * symbol``, with a positive number as step."""
+    at = [substitute(dim, {symbol: tirx.IntImm("int64", value)}) for value in (0, 1, 2)]
+    steps = [analyzer().simplify(after - before) for before, after in itertools.pairwise(at)]
+    if not all(isinstance(step, tirx.IntImm) and int(step) == int(steps[0]) > 0 for step in steps):
+        return None
+    return at[0], int(steps[0])
+
+
+def fused() -> dict[Any, Callable[..., Any]]:
+    """Overload → function, as ``ExportedProgram.run_decompositions`` takes them."""
+    import torch
+    from torch.nn.functional import gelu, layer_norm, linear, relu, softmax
+
+    def attention(
+        query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any,
+        proj_weight: Any, proj_bias: Any, mask: Any = None, need_weights: bool = True,
+        average_attn_weights: bool = True, mask_type: int | None = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+        q, k, v = (linear(x, w, b).unflatten(-1, (num_head, -1)).transpose(1, 2) for x, w, b in parts)
+        scores = (q * (embed_dim // num_head) ** -0.5) @ k.transpose(-2, -1)
+        if mask is not None:
+            hidden = mask.to(torch.bool)
+            if mask_type == 1:  # of keys; the others are of pairs
+                hidden = hidden[:, None, None, :]
+            scores = scores.masked_fill(hidden, float("-inf"))
+        weights = softmax(scores, dim=-1)
+        result = linear((weights @ v).transpose(1, 2).flatten(2), proj_weight, proj_bias)
+        shown = weights.mean(1) if average_attn_weights else weights
+        return result, shown if need_weights else torch.empty(0, dtype=result.dtype)
+
+    def encoder_layer(
+        src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
+        use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any, norm_bias_1: Any, norm_weight_2: Any,
+        norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any, ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None,
+        mask_type: int | None = None,
+    ) -> Any:  # fmt: skip
+        def attended(x: Any) -> Any:
+            inputs = (x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias)
+            return attention(*inputs, mask, False, False, mask_type)[0]
+
+        def fed_forward(x: Any) -> Any:
+            activate = gelu if use_gelu else relu
+            return linear(activate(linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)
+
+        x = src
+        for part, weight, bias in (
+            (attended, norm_weight_1, norm_bias_1),
+            (fed_forward, norm_weight_2, norm_bias_2),
+        ):
+            if norm_first:
+                x = x + part(layer_norm(x, (embed_dim,), weight, bias, eps))
+            else:
+                x = layer_norm(x + part(x), (embed_dim,), weight, bias, eps)
+        return x
+
+    return {
+        torch.ops.aten._native_multi_head_attention.default: attention,
+        torch.ops.aten._transformer_encoder_layer_fwd.default: encoder_layer,
+    }
+
+
+_OPERATORS = {
+    "add.Tensor": relax.op.add,
+    "div.Tensor": relax.op.divide,
+    "mul.Tensor": relax.op.multiply,
+    "reciprocal.default": lambda a: relax.op.divide(relax.const(1, dtype_of(a.ty)), a),
+    "pow.Scalar": relax.op.power,
+    "pow.Tensor_Scalar": relax.op.power,
+    "pow.Tensor_Tensor": relax.op.power,
+    "rsub.Scalar": lambda a, b: relax.op.subtract(b, a),
+    "rsub.Tensor": lambda a, b: relax.op.subtract(b, a),
+    "sub.Tensor": relax.op.subtract,
+}
+
+
+def _promoting(overload: str, operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def convert(node: Any, importer: Any) -> Any:
+        bb, operands = importer.block_builder, importer.retrieve_args(node)[:2]
+        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        if "float" not in dtype or not any(map(_is_integral, operands)):
+            return importer.create_convert_map()[overload](node)
+        floating = [bb.normalize(_as(bb, operand, dtype)) for operand in operands]
+        if (alpha := node.kwargs.get("alpha", 1)) != 1:
+            floating[1] = bb.emit(relax.op.multiply(floating[1], relax.const(alpha, dtype)))
+        return bb.emit(operator(*floating))
+
+    return convert
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
+def _is_integral(value: Any) -> bool:
+    return _is_tensor(value) and "float" not in dtype_of(value.ty)
+
+
+def _as(bb: relax.BlockBuilder, value: Any, dtype: str) -> Any:
+    if not _is_tensor(value):
+        return relax.const(value, dtype)
+    return value if dtype_of(value.ty) == dtype else bb.emit(relax.op.astype(value, dtype))
+
+
+#: in place of the importer's own, by the name of the overload
+PROMOTING = {overload: _promoting(overload, operator) for overload, operator in _OPERATORS.items()}
+
+
+_OVERLOADS = (
+    "addmm.default",
+    "baddbmm.default",
+    "bmm.default",
+    "conv1d.default",
+    "conv2d.default",
+    "conv3d.default",
+    "conv_transpose1d.default",
+    "conv_transpose2d.input",
+    "conv_transpose3d.input",
+    "convolution.default",
+    "linear.default",
+    "matmul.default",
+    "mm.default",
+)
+_NARROW_DTYPES = ("bfloat16", "float16")
+
+
+def _converter(overload: str) -> Callable[[Any, Any], Any]:
+    def convert(node: Any, importer: Any) -> Any:
+        usual = importer.create_convert_map()[overload]
+        if str(node.meta["val"].dtype).removeprefix("torch.") not in _NARROW_DTYPES:
+            return usual(node)
+        builder = importer.block_builder
+        importer.block_builder = _OwnDtype(builder)
+        try:
+            return usual(node)
+        finally:
+            importer.block_builder = builder
+
+    return convert
+
+
+def _widened(overload: str) -> Callable[[Any, Any], Any]:
+    """A norm whose parameters are wider than its data: computed as they are, as PyTorch does."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        usual, builder = importer.create_convert_map()[overload], importer.block_builder
+        data, *parameters = [importer.env[a] for a in node.args if a in importer.env]
+        narrow, wide = dtype_of(data.ty), {dtype_of(p.ty) for p in parameters}
+        if not wide or wide == {narrow}:
+            return usual(node)
+        importer.env[node.args[0]] = builder.emit(relax.op.astype(data, wide.pop()))
+        try:
+            return builder.emit(relax.op.astype(usual(node), narrow))
+        finally:
+            importer.env[node.args[0]] = data
+
+    return convert
+
+
+class _OwnDtype:
+    """A block builder whose products have the dtype of their operands."""
+
+    def __init__(self, builder: relax.BlockBuilder) -> None:
+        self._builder = builder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+    def emit(self, expr: Any, *names: str) -> Any:
+        return self._builder.emit(self._own(expr), *names)
+
+    def _own(self, expr: Any) -> Any:
+        if not isinstance(expr, relax.Call):
+            return expr
+        args = [self._builder.normalize(self._own(arg)) for arg in expr.args]
+        attrs = expr.attrs
+        if str(getattr(attrs, "out_dtype", "") or "") == "float32" and dtype_of(args[0].ty) in _NARROW_DTYPES:
+            about = type(attrs).__tvm_ffi_type_info__
+            fields = {field.name: getattr(attrs, field.name) for field in about.fields}
+            attrs = tvm.ir.make_node(about.type_key, **{**fields, "out_dtype": dtype_of(args[0].ty)})
+        return relax.Call(expr.op, args, attrs, expr.ty_args)
+
+
+#: in place of the importer's own, by the name of the overload
+NARROW = {overload: _converter(overload) for overload in _OVERLOADS} | {
+    overload: _widened(overload) for overload in ("_native_batch_norm_legit_no_training.default",)
+}
 
 
 def import_torch(program: Any) -> tvm.IRModule:

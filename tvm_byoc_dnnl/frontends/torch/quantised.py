@@ -16,8 +16,6 @@ from tvm.relax import op
 from ...core.errors import InputError
 from ...ir.tvm_compat import quantised
 
-__all__ = ["CONVERTERS"]
-
 
 def _quantize(node: Any, importer: Any) -> Any:
     """Scale and zero point of the whole tensor, as numbers or as tensors of one element."""

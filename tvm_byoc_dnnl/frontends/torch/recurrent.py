@@ -11,8 +11,6 @@ from tvm import relax
 from ...ir.tvm_compat import make_constant, shape_dims
 from ...whole import operator
 
-__all__ = ["CONVERTERS", "decompositions"]
-
 #: overload → ONNX's operator, the places of ONNX's gates among PyTorch's (i, f, g, o and r, z, n), its attributes
 _LAYERS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
     "lstm.input": ("LSTM", [0, 3, 1, 2], {}),

@@ -9,11 +9,8 @@ from typing import Any
 
 import tvm
 
-from ...core.errors import InputError
-from ...core.expected import did_you_mean
+from ...core.errors import InputError, did_you_mean
 from ...vendors.namespaces import HOST, compilers, find_namespace, namespace
-
-__all__ = ["CANDIDATES_ATTR", "Choice", "Match", "PlacedBy", "candidates_of", "first_in_order"]
 
 #: attribute of a composite function: the compilers that would take its calls, in order of priority
 CANDIDATES_ATTR = "byoc_candidates"

@@ -15,8 +15,7 @@ from tvm import relax
 from ...core.compilation import Compilation, stage
 from ...core.ledger import ASKED, MATCH, REFUSED, Fact, with_facts
 from ...core.tvm_fast import ByIdentity
-from ...core.vendor_code import calling
-from ...core.verdict import Crash, Reject, as_reject
+from ...core.verdict import Crash, Reject, as_reject, calling
 from ...graph.graph import PortableGraph
 from ...ir.order import IN_PLACE, WritersBetween
 from ...ir.relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
@@ -25,20 +24,14 @@ from ...prepare import FoldTransposed, Prepare
 from ...prepare.compression import compress_weights, round_sources
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, Pattern
-from ...vendors.namespaces import namespace
+from ...vendors.namespaces import compilation_of, get_target_options, namespace
 from ...vendors.quantised_groups import Matched, looking_at
-from ...vendors.target_options import compilation_of, get_target_options
 from ...whole import expand, is_whole, whole_ops
 from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
-from .composites import Composites, Group
-from .inline_tuples import spread_tuples, with_unique_names
-from .layout import Convertible, Places
-from .matches import Searched, ops_in_pattern, ops_of_pattern, refuse_escape
-from .own_copies import CONVERSIONS, OwnCopies
+from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
+from .searchable import CONVERSIONS, OwnCopies, spread_tuples, with_unique_names
 from .trial import Trial, ask, refused_whole, trial_of, unknown_whole
-from .vendor_steps import VendorForms, answers_of
-
-__all__ = ["COMPILER_ATTR", "AnnotateExternalCompiler", "Matcher", "ask_pattern", "compilers_of"]
+from .vendor_forms import Convertible, Places, VendorForms, answers_of
 
 #: function attribute that names the compiler(s) of a function
 COMPILER_ATTR = "compiler"

@@ -13,8 +13,7 @@ from tvm import relax
 
 from ...core.compilation import Compilation
 from ...core.ledger import MATCH, Fact
-from ...core.vendor_code import calling
-from ...core.verdict import Crash, Reject, as_reject
+from ...core.verdict import Crash, Reject, as_reject, calling
 from ...graph.builder import GraphBuilder
 from ...graph.graph import PortableGraph
 from ...ir.relax_utils import op_calls
@@ -24,8 +23,6 @@ from ...vendors.namespace import Namespace, Predicate, told
 from ...vendors.namespaces import find_namespace, namespace
 from ...whole import is_whole, whole_ops
 from .matches import ops_in_pattern
-
-__all__ = ["Trial", "ask", "get_annotate_compiler", "may_take", "refused_whole", "trial_of", "unknown_whole"]
 
 #: namespace, options, and the form of the graph
 Question = tuple[str, str, str]

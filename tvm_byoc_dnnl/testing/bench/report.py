@@ -16,8 +16,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ...core.cpu import cpu_name
 from ...core.errors import InputError
+from ...core.machine import cpu_name
 from ...vendors.namespaces import compilers, namespace
 from .measure import Comparison, Measurement, Settings, Spread
 

@@ -23,8 +23,7 @@ from .calls import call_cases
 from .case import Case, drawn, spread
 from .isolation import Journal, in_own_process
 from .judge import FAILED, SKIPPED, TAKEN, Result, in_layout, judge
-from .patterns import pattern_cases, structural_cases
-from .quantised import is_quantised, quantised_cases
+from .patterns import is_quantised, pattern_cases, quantised_cases, structural_cases
 from .report import Report
 
 __all__ = ["TOLERANCES", "Report", "Result", "run_conformance"]

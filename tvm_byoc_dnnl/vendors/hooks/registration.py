@@ -15,16 +15,14 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import dpl
 
-from ...core.vendor_code import calling, expect
+from ...core.verdict import calling, expect
 from ...ir.relax_utils import codegen_of
 from ...regions.failure import describe
-from ...regions.inline import flatten_region
+from ...regions.functions import flatten_region
 from ..namespace import FusedOp, TargetHooks, TirToRuntime
-from ..namespaces import claim_namespace
+from ..namespaces import claim_namespace, known_target
 from ..registry import check_functions, check_options, register_pattern
-from ..target_options import known_target
-from .lowering import REFUSED_ATTR
-from .primfunc_call import call_primfunc, with_body
+from .lowering import REFUSED_ATTR, call_primfunc, with_body
 from .route import HookRoute
 
 

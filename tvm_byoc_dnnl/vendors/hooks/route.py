@@ -18,15 +18,14 @@ from tvm_ffi import StructuralKey
 
 from ...core.errors import UnsupportedError
 from ...core.own_process import apart
-from ...core.vendor_code import calling, run_pass
-from ...core.verdict import Reject
+from ...core.verdict import Reject, calling, run_pass
 from ...ir.relax_utils import codegen_of, external_modules, global_var, is_host_function, is_op_call
 from ...ir.walker import rewrite_calls
 from ...regions.failure import BrokenRegions, Failure, all_or_each, describe
-from ...regions.inline import inline_regions
+from ...regions.functions import inline_regions
+from ..codegen import Route, check_sources, missing_functions
 from ..namespace import Namespace, TargetHooks
-from ..routes.route import Route, check_sources, missing_functions
-from ..target_options import OPTIONS_ATTR
+from ..namespaces import OPTIONS_ATTR
 from .c_source import c_module, lower_tir
 from .lowering import HookLowering, Lowered
 

@@ -1,4 +1,6 @@
-"""The calls of a namespace in the layout that it wants, by TVM's ConvertLayout.
+"""Forms that a vendor wants before and while its calls are annotated, without which a build goes on.
+
+The calls of a namespace in the layout that it wants, by TVM's ConvertLayout.
 
     conv2d (NCHW)                 permute_dims
     quantize            ──>       conv2d (NHWC)
@@ -12,7 +14,8 @@ First all calls that the namespace may take are converted, to ask it which of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -21,12 +24,19 @@ import tvm
 from tvm import relax
 from tvm.s_tir import slayout
 
-from ...ir.hidden import without_hidden
+from ...core.errors import NativeLibraryError, VendorError
+from ...core.ledger import Fact
+from ...core.verdict import Reject, run_pass
+from ...graph.graph import PortableGraph
 from ...ir.relax_utils import op_calls
 from ...ir.tvm_compat import is_a, is_constant
+from ...ir.walker import without_hidden
 from ...prepare.constants import FOLD_TRANSPOSED
 from ...prepare.rewrite import Rules, Scope
 from ...prepare.rewrite_pass import rewrite_pass
+from ...regions.failure import describe
+from ...vendors.namespace import Namespace, told
+from .trial import may_take
 
 _CONVOLUTIONS = ("relax.nn.conv{}d", "relax.nn.conv{}d_transpose")
 _WINDOWS = ("relax.nn.max_pool{}d", "relax.nn.avg_pool{}d", "relax.nn.adaptive_avg_pool{}d", "relax.image.resize{}d")
@@ -179,3 +189,70 @@ def _of_stored(scope: Scope, call: Any) -> Any:
 
 
 _RULES: Rules = {"relax.permute_dims": [_of_stored, *FOLD_TRANSPOSED["relax.permute_dims"]]}
+
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
+
+
+class VendorForms:
+    """The forms in which namespaces want to see a model, one after the other, in order of priority.
+
+    Parameters
+    ----------
+    canonical : Pass
+        What makes the common form.
+    taken : callable
+        ``taken(namespace, module, functions, convertible)``: see `laid_out`.
+    """
+
+    def __init__(self, canonical: tvm.transform.Pass, taken: Callable[..., Places]) -> None:
+        self._canonical = canonical
+        self._taken = taken
+        self._settled: set[str] = set()  # layouts of those so far
+
+    def of(self, ns: Namespace, mod: tvm.IRModule, functions: Sequence[str]) -> tuple[tvm.IRModule, list[Fact]]:
+        """The module behind the preparing passes of a namespace, and in its layout.
+
+        They see what it may take in these functions; one that fails is left out, and noted.
+        """
+        failures: list[Fact] = []
+        for step in [*(partial(self._prepared, ns, p) for p in ns.prepare), partial(self._in_layout, ns)]:
+            try:
+                mod = step(mod, functions)
+            except NativeLibraryError:
+                raise
+            except Exception as error:
+                reason = f"{describe(error)}; the model goes on without this pass"
+                failures.append(Fact("the module", "all calls", "prepare", ns.name, "prepare", reason))
+        return mod, failures
+
+    def _prepared(self, ns: Namespace, make_pass: Any, mod: tvm.IRModule, functions: Sequence[str]) -> tvm.IRModule:
+        ops = may_take(ns)
+
+        def run(seen: tvm.IRModule) -> tvm.IRModule:
+            return run_pass(make_pass, seen, f"prepare= of {ns.name!r}")
+
+        return without_hidden(mod, map(mod.get_global_var, functions), lambda _, call: call.op.name in ops, run)
+
+    def _in_layout(self, ns: Namespace, mod: tvm.IRModule, functions: Sequence[str]) -> tvm.IRModule:
+        if ns.layouts is None:
+            return mod
+        calls = Convertible(may_take(ns), ns.layouts, self._settled)
+        self._settled.update(layouts_of_pictures(ns.layouts[0]))
+        hosts = map(mod.get_global_var, functions)
+        made = laid_out(mod, hosts, ns.layouts, calls, lambda asked: self._taken(ns, asked, functions, calls))
+        return mod if made is mod else self._canonical(made)  # folds permutations of constants, and two that cancel
+
+
+def answers_of(ns: Namespace, graphs: Sequence[PortableGraph]) -> Sequence[Reject | None]:
+    """What ``probe_many`` of a namespace says of graphs; nothing where it fails, and each is asked about by itself."""
+    try:
+        answers = told(ns, "probe_many", graphs)
+        if len(answers) == len(graphs) and all(isinstance(answer, (Reject, type(None))) for answer in answers):
+            return answers
+        raise VendorError(f"probe_many of {ns.name!r} returned {answers!r}; expected an answer to {len(graphs)} graphs")
+    except NativeLibraryError:
+        raise
+    except Exception as error:
+        _logger.warning("%s; the answers are asked for one by one", describe(error))
+        return ()

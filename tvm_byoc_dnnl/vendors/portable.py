@@ -12,23 +12,19 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ...core import _native
-from ...core.compilation import current, knowing
-from ...core.errors import NativeLibraryError, UnsupportedError
-from ...core.expected import one_of
-from ...core.tvm_fast import ByIdentity, items
-from ...core.vendor_code import calling
-from ...core.verdict import Reject
-from ...graph.builder import GraphBuilder
-from ...graph.graph import PortableGraph
-from ...ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
-from ...ir.tvm_compat import constant_tensor, is_a
-from ...regions.failure import BrokenRegions, Failure, describe
-from ..namespace import Namespace, Pattern, told
-from ..namespaces import namespace, registered
-from ..routes.codegen import Codegen
-from ..routes.route import SourceBuild
-from ..target_options import checked_options, get_target_options
+from ..core import _native
+from ..core.compilation import current, knowing
+from ..core.errors import NativeLibraryError, UnsupportedError, one_of
+from ..core.tvm_fast import ByIdentity, items
+from ..core.verdict import Reject, calling
+from ..graph.builder import GraphBuilder
+from ..graph.graph import PortableGraph
+from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
+from ..ir.tvm_compat import constant_tensor, is_a
+from ..regions.failure import BrokenRegions, Failure, describe
+from .codegen import Codegen, SourceBuild
+from .namespace import Namespace, Pattern, told
+from .namespaces import checked_options, get_target_options, namespace, registered
 
 
 @dataclass(frozen=True)

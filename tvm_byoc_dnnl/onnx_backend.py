@@ -1,4 +1,12 @@
-"""``onnx.backend.base.Backend`` on top of `compile` and `Runner`."""
+"""The package behind ONNX's own backend interface, ``onnx.backend.base``.
+
+    from tvm_byoc_dnnl import onnx_backend
+
+    prepared = onnx_backend.prepare(model)
+    (y,) = prepared.run([x])
+
+ONNX's tools and its test suite call `prepare`, `run_model`, `run_node`, `supports_device` and `is_compatible`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +21,13 @@ from onnx import helper, numpy_helper
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
-from ..api.compile import DEFAULT_COMPILER, compile
-from ..core.errors import ByocError, InputError, UnsupportedError
-from ..frontends import to_relax
-from ..frontends.onnx.emit import as_stored
-from ..frontends.onnx.inputs import deciding_inputs, with_constants
-from ..frontends.onnx.value import STORED
-from ..runtime.runner import Runner
+from .api.compile import DEFAULT_COMPILER, compile
+from .core.errors import ByocError, InputError, UnsupportedError
+from .frontends import to_relax
+from .frontends.onnx.emit import as_stored
+from .frontends.onnx.inputs import deciding_inputs, with_constants
+from .frontends.onnx.value import STORED
+from .runtime.runner import Runner
 
 _KEPT = 8  # compiled forms of one model, the least recently used goes first
 
@@ -221,3 +229,10 @@ def _array(value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+
+
+is_compatible = Backend.is_compatible
+prepare = Backend.prepare
+run_model = Backend.run_model
+run_node = Backend.run_node
+supports_device = Backend.supports_device
