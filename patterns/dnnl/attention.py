@@ -72,12 +72,14 @@ def attention(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", CACHED_ATTENTION)
 def cached_attention(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
     """Attention over a cache of keys and values in which each sequence has its own length, with windows and sinks."""
-    query, key, value, past_key, past_value, starts, ends, _, bias, sinks = inputs_of(call)
-    attrs = attributes_of(call)
+    query, key, value, past_key, past_value, starts, ends, _, bias, sinks = (*inputs_of(call), None, None)[:10]
+    attrs = {"causal": 1, "scale": 0.0, "local_window_size": -1, "softcap": 0.0, **attributes_of(call)}
+    gives = wanted_of(call)
     require(past_key is not None and past_value is not None, "attention over a cache that it does not read")
     require(bias is None, "attention over a cache with a bias")
     require(bool(attrs["causal"]), "attention over a cache that is not causal")
-    require(not wanted_of(call)[3], "attention over a cache that gives its scores")
+    require(all(gives[:3]) and len(gives) > 2, "attention over a cache that does not give the cache")
+    require(not any(gives[3:]), "attention over a cache that gives its scores")
     query, starts, ends = g.value(query), g.value(starts), g.value(ends)
     types = call.ty.fields[1:3]
     caches = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import tvm_byoc_dnnl as byoc
 
@@ -175,3 +177,49 @@ def test_other_continuations_do_not_disturb(steps: _Steps, room: int) -> None:
         np.testing.assert_array_equal(value[:, :, :6], old[:, :, :6])
     for caches in (first, second, own):
         steps(1, 8, [8], steps(1, 7, [7], caches) if caches is not own else caches)
+
+
+# ---------------------------------------------------------------- written by hand
+def _written_by_hand(keep: Callable[[list[str]], list[str]]) -> onnx.ModelProto:
+    """A model of one CachedAttention of which only some inputs are given."""
+    value = helper.make_tensor_value_info
+    sizes = {"query": (1, 4, 3, 16), **dict.fromkeys(("key", "value"), (1, 2, 3, 16))}
+    sizes |= dict.fromkeys(("past_key", "past_value"), (1, 2, 5, 16))
+    inputs = [value(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()]
+    inputs += [value(name, TensorProto.INT64, [1]) for name in ("start", "ends")]
+    total = helper.make_tensor("total", TensorProto.INT64, [1], [8])
+    outputs = ["out", "present_key", "present_value"]
+    operands = keep([*(i.name for i in inputs), "total"])
+    node = helper.make_node("CachedAttention", operands, outputs, domain="tvm_byoc_dnnl")
+    results = [value(name, TensorProto.FLOAT, None) for name in outputs]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("tvm_byoc_dnnl", 1)]
+    return helper.make_model(helper.make_graph([node], "g", inputs, results, [total]), opset_imports=opsets)
+
+
+@pytest.mark.native
+def test_attention_written_by_hand_is_taken() -> None:
+    model = _written_by_hand(lambda names: names)
+    assert byoc.explain(model).calls[0].compiler == "dnnl"
+    rng = np.random.default_rng(0)
+    runners = [byoc.Runner(byoc.compile(model, compiler)) for compiler in ("dnnl", None)]
+    feeds = {i.name: rng.standard_normal(i.shape).astype(i.dtype) for i in runners[0].inputs}
+    feeds |= {"start": np.array([5]), "ends": np.array([8])}
+    for got, want in zip(*(runner(**feeds) for runner in runners), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        *((lambda names, n=n: names[:n], f"has no input {n if n < 3 else max(n, 5)}; ") for n in range(8)),
+        (lambda names: [*names[:7], ""], "has no input 7; "),
+        (lambda names: [*names[:3], "", *names[4:]], "a cache of keys or of values alone"),
+        (lambda names: [*names, "", "", "query"], "has 11 inputs; expected at most 10"),
+        (lambda names: [*names[:7], "axes"], "has 2 numbers as its total length, input 7; expected one"),
+    ],
+)
+def test_attention_written_by_hand_without_inputs(keep: Callable[[list[str]], list[str]], message: str) -> None:
+    model = _written_by_hand(keep)
+    model.graph.initializer.append(helper.make_tensor("axes", TensorProto.INT64, [2], [8, 8]))
+    with pytest.raises(byoc.InputError, match=message):
+        byoc.compile(model)

@@ -16,7 +16,7 @@ from ..value import Node, Type, Value, numbers
 
 __all__ = [
     *("Attended", "Mask", "arange", "attend", "columns", "joined", "number", "rotated", "split_heads"),
-    *("split_last", "written"),
+    *("split_last", "total_of", "written"),
 ]
 
 R = relax.op
@@ -33,6 +33,14 @@ def arange(e: Emit, size: Size) -> Value:
 def number(size: Size) -> Value:
     """A size as a tensor of one number, int64."""
     return Value(known=numbers([size]), dtype="int64")
+
+
+def total_of(node: Node, i: int) -> Size:
+    """The length of the longest sequence, an input of one number."""
+    found: list[Size] = node.known(i, "its total length").reshape(-1).tolist()
+    if len(found) != 1:
+        raise node.wrong(f"has {len(found)} numbers as its total length, input {i}; expected one")
+    return found[0]
 
 
 def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:

@@ -21,12 +21,13 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
 from ..whole import emit_whole
-from .attention_parts import Attended, Mask, arange, attend, number, written
+from .attention_parts import Attended, Mask, arange, attend, number, total_of, written
 
 __all__ = ["Cached", "Rule", "sees", "shown_scores"]
 
 R = relax.op
 _TOTAL = 7  # the input that is the number of keys that are attended to
+_MOST_INPUTS = 10
 _PRESENTS = (True, True, True)
 
 
@@ -120,9 +121,12 @@ def shown_scores(found: Attended, rule: Rule) -> Value:
 
 
 def _operands(node: Node) -> Cached:
-    total = node.ints(_TOTAL)[0]  # type: ignore[index]
+    if len(node.inputs) > _MOST_INPUTS:
+        raise node.wrong(f"has {len(node.inputs)} inputs; expected at most {_MOST_INPUTS}")
     query, key, value, start, ends = (node.needed(i) for i in (0, 1, 2, 5, 6))
-    past = node.input(3), node.input(4)
+    total, past = total_of(node, _TOTAL), (node.input(3), node.input(4))
+    if (past[0] is None) != (past[1] is None):
+        raise node.wrong("has a cache of keys or of values alone, inputs 3 and 4; expected both or none")
     return Cached(query, (key, value), past, start, ends, total, node.input(8), node.input(9))
 
 

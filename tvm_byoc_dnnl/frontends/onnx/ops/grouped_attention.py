@@ -15,7 +15,7 @@ from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
-from .attention_parts import Mask, arange, attend, joined, number, rotated
+from .attention_parts import Mask, arange, attend, joined, number, rotated, total_of
 from .cached_attention import Cached, Rule, sees, shown_scores
 from .computed import computed
 
@@ -32,7 +32,7 @@ def _types(node: Node) -> list[Type]:
     heads, own = int(node.attr("num_heads", 1)), int(node.attr("kv_num_heads", 1))
     batch, rows, width = query.sizes
     each = width // heads if node.input(1) is not None else width // (heads + 2 * own)
-    total = node.ints(_TOTAL)[0]  # type: ignore[index]
+    total = total_of(node, _TOTAL)
     length, dtype, stored = total, query.dtype, each
     if past is not None:
         before = past.sizes[2]
@@ -77,7 +77,7 @@ class _Call:
                 e.reshape(x, [self.batch, self.rows, n, x.sizes[2] // n])
                 for x, n in ((query, heads), (key, own), (value, own))
             )
-        self.total: Size = node.ints(_TOTAL)[0]  # type: ignore[index]
+        self.total = total_of(node, _TOTAL)
         last = node.needed(5)
         last = e.agree(last, [self.batch]) if last.rank == 1 else e.reshape(last, [self.batch])
         self.lengths = e.cast(last, "int64") + e.const(1)
