@@ -12,6 +12,7 @@ __all__ = ["computes_in", "has_avx512", "has_kernels", "has_tiles", "isa", "isa_
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", *VARIABLES)
 _FLOAT16 = ("avx512_core_fp16", "avx512_core_amx", "avx512_core_amx_fp16")
+_BFLOAT16 = ("avx512_core_bf16", *_FLOAT16)
 
 
 @functools.cache
@@ -41,13 +42,10 @@ def has_kernels() -> bool:
 
 
 def computes_in(dtype: str) -> bool:
-    """Whether oneDNN computes in ``bfloat16`` or ``float16``, and does not only move it.
-
-    bfloat16 is emulated on every AVX-512; float16 is not.
-    """
+    """Whether this CPU computes in ``bfloat16`` or ``float16``, and does not only move it."""
     if isa() == "avx2_vnni_2":  # converts both
         return True
-    return has_avx512() if dtype == "bfloat16" else isa() in _FLOAT16
+    return isa() in (_BFLOAT16 if dtype == "bfloat16" else _FLOAT16)
 
 
 def multiplies_bytes(kind: str) -> bool:

@@ -75,13 +75,11 @@ static bool ShuffleBehind(const NodeView& n) {
   return true;
 }
 
-static bool Rewrite(const NodeView& n) { return ShuffleBehind(n) || ComputeInFloat32(n); }
-
 static std::vector<OpDesc> DescribeDeconvolution(const NodeView& n) {
   return Describe(n, dnnl::primitive::kind::deconvolution, dnnl::algorithm::deconvolution_direct);
 }
 
-const KindRow kConvolutionRow = {DescribeConvolution, nullptr, nullptr, Rewrite};
+const KindRow kConvolutionRow = {DescribeConvolution, nullptr, nullptr, ShuffleBehind};
 
 const KindRow kDeconvolutionRow = {DescribeDeconvolution, nullptr};
 

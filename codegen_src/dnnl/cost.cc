@@ -13,10 +13,19 @@ using PrimitiveKind = dnnl::primitive::kind;
 
 constexpr double kReference = 100;  // times as slow as the others
 
-/// "convolution" or "matmul", which have costs of their own for bfloat16.
+/// Whether it is a convolution whose weights have an axis more.
+bool HasGroups(const Candidate& candidate) {
+  return candidate.op.kind == PrimitiveKind::convolution &&
+         candidate.op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().size() >
+             candidate.op.Find(DNNL_ARG_DST)->md.get_dims().size();
+}
+
+/// "convolution" or "matmul", which have costs of their own for bfloat16. oneDNN adds up the
+/// products of groups, depthwise ones among them, at the rate of float32.
 std::string InItsDType(const char* family, const Candidate& candidate) {
-  const auto dtype = candidate.op.Find(DNNL_ARG_SRC)->md.get_data_type();
-  return Cat(family, dtype == dnnl::memory::data_type::bf16 ? "_bfloat16" : "");
+  const bool is_low =
+      candidate.op.Find(DNNL_ARG_SRC)->md.get_data_type() == dnnl::memory::data_type::bf16;
+  return Cat(family, is_low && !HasGroups(candidate) ? "_bfloat16" : "");
 }
 
 /// On AVX2 oneDNN 3.2 has only a product that packs the weights at each call: few rows do not pay
@@ -51,8 +60,7 @@ bool IsOfPicture(const Candidate& candidate, const Isa& isa) {
 bool IsNarrow(const Candidate& candidate) {
   constexpr int64_t kFew = 8;
   const Dims weights = candidate.pd.Arg(DNNL_ARG_WEIGHTS).get_padded_dims();
-  const size_t rank = candidate.op.Find(DNNL_ARG_DST)->md.get_dims().size();
-  return weights.size() > rank && weights[1] < kFew && weights[1] * weights[2] > 1;
+  return HasGroups(candidate) && weights[1] < kFew && weights[1] * weights[2] > 1;
 }
 
 std::string Shape(const MemoryDesc& md) {
@@ -83,6 +91,7 @@ std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
   if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate);
   if (candidate.op.kind == PrimitiveKind::lrn)
     return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";
+  if (candidate.op.kind == PrimitiveKind::reorder) return "conversion";  // in the same layout
   if (candidate.op.kind != PrimitiveKind::convolution) return "";
   const bool is_halved =
       isa.Vectors() == BYOC_AVX512 && candidate.impl.find(":avx2") != std::string::npos;

@@ -74,10 +74,6 @@ void LowerBinary(Lowering* lowering, dnnl::algorithm alg, int first, int second,
 /// A node that reads a tensor without elements but has a result.
 void LowerEmpty(const NodeView& n);
 
-/// Lowers a convolution in bfloat16, whose groups of few channels oneDNN pads, as one in float32
-/// between two conversions; false where that is not cheaper, both of them counted.
-bool ComputeInFloat32(const NodeView& n);
-
 /// A value broadcast to this shape, in memory of its own.
 int Expanded(Lowering* lowering, int value, const Dims& shape);
 void ExpandTo(Lowering* lowering, int from, int to);

@@ -109,6 +109,12 @@ class Lowering {
   /// The part of a program's cost that other forms of the weights would save.
   double Excess() const { return total_ > 0 ? excess_ / total_ : 0; }
 
+  /// What a program costs but for the changes of layout in front of its candidates.
+  double Seconds() const { return seconds_; }
+
+  /// Adds what a kernel costs that has no other candidate beside it.
+  void Count(double seconds) { seconds_ += seconds; }
+
   /// Plans for caches of any length up to the one that the shapes have (Planner::MakeGrowingPlan).
   void Grow(const Growth& growth);
 
@@ -291,6 +297,7 @@ class Lowering {
   bool reuses_ = false;
   double least_anew_ = 0;          // cost of the current node with weights in another form
   double total_ = 0, excess_ = 0;  // cost of the chosen candidates, and what it is above that
+  double seconds_ = 0;             // the cost without changes of layout, other kernels included
   const Growth* growth_ = nullptr;
   int length_ = -1;           // a value, while caches grow
   std::deque<Value> values_;  // the kinds hold references while they add values

@@ -45,7 +45,10 @@ std::string InUsersCache(const std::string& name) {
 }
 
 const char* NameOfRates(const Isa& isa) {
-  return isa.HasTiles() ? "avx512_core_amx" : isa.Vectors() == BYOC_AVX512 ? "avx512_core" : "avx2";
+  return isa.HasTiles()                 ? "avx512_core_amx"
+         : isa.HasBFloat16Products()    ? "avx512_core_bf16"
+         : isa.Vectors() == BYOC_AVX512 ? "avx512_core"
+                                        : "avx2";
 }
 
 std::string HashOf(const std::string& text) {
@@ -139,9 +142,11 @@ bool Isa::HasExactIntegerProducts() const {
   return Has(dnnl::cpu_isa::avx2_vnni) || Has(dnnl::cpu_isa::avx512_core_vnni);
 }
 
+bool Isa::HasBFloat16Products() const { return Has(dnnl::cpu_isa::avx512_core_bf16); }
+
 DType Isa::ComputedIn(DType dtype) const {
   const bool converts = Has(dnnl::cpu_isa::avx2_vnni_2);
-  const bool has_brain = converts || Has(dnnl::cpu_isa::avx512_core);
+  const bool has_brain = converts || HasBFloat16Products();
   const bool has_half = converts || Has(dnnl::cpu_isa::avx512_core_fp16);
   const bool is_widened =
       (dtype == DType::kBFloat16 && !has_brain) || (dtype == DType::kFloat16 && !has_half);

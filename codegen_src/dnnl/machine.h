@@ -36,8 +36,12 @@ class Isa {
   /// oneDNN uses vpmaddubsw, which saturates at 16 bits, or halves the weights, which rounds them.
   bool HasExactIntegerProducts() const;
 
+  /// Whether it sums products of bfloat16 in float32 at once. oneDNN emulates them on any other
+  /// AVX-512, which takes longer than float32.
+  bool HasBFloat16Products() const;
+
   /// The dtype of a value whose tensor has this one: float32 for bfloat16 and float16 where oneDNN
-  /// does not compute in them.
+  /// does not compute in them, or only emulates it.
   DType ComputedIn(DType dtype) const;
 
  private:

@@ -115,6 +115,18 @@ MemoryDesc ResultLayout(const NodeView& n) {
   return Ordered(shape, DType::kFloat32, {0, 2, 1, 3});
 }
 
+/// Each step reads all weights, and widens those of bfloat16 for each sequence.
+double SecondsOf(const byoc_recurrent_params& p, const Machine& machine) {
+  const double numbers = static_cast<double>(p.shape.directions * byoc_gates(p.shape.cell) *
+                                             p.shape.hidden * (p.shape.input + p.shape.hidden));
+  const auto steps = static_cast<double>(p.steps);
+  Work work;
+  work.products = steps * static_cast<double>(p.batch) * numbers;
+  work.bytes = steps * numbers * static_cast<double>(p.shape.bits) / 8;
+  work.vectors = steps;
+  return machine.Seconds(p.shape.bits == 16 ? "recurrent_bfloat16" : "recurrent", work);
+}
+
 }  // namespace
 
 static void LowerRecurrent(const NodeView& n) {
@@ -141,6 +153,7 @@ static void LowerRecurrent(const NodeView& n) {
   step.impl = KernelImpl("recurrent", *isa);
   step.kernel = &kRecurrent;
   Append(p, &step.params);
+  n.lowering.Count(SecondsOf(p, n.lowering.machine()));
   n.lowering.EmitKernel(std::move(step), args,
                         static_cast<int64_t>(byoc_recurrent_scratch_bytes(&p)));
 }

@@ -99,10 +99,13 @@ json::Object ProbeGraph(const Graph& graph, const CostModel& cost) {
   std::string reason;
   json::Array nodes;
   int64_t reorders = 0;
+  double seconds = 0;
   try {
     std::vector<std::string> impls(graph.nodes.size(), "view");
     std::vector<size_t> post_ops(graph.nodes.size(), 0);
-    const Program program = Lowering(graph, shapes, CpuEngine(), cost).Run();
+    Lowering lowering(graph, shapes, CpuEngine(), cost);
+    const Program program = lowering.Run();
+    seconds = lowering.Seconds();
     reorders = CountReorders(program.steps);
     for (const auto* steps : {&program.init, &program.steps}) {
       for (const Step& step : *steps) {
@@ -134,6 +137,7 @@ json::Object ProbeGraph(const Graph& graph, const CostModel& cost) {
   result.emplace_back("reason", reason);
   result.emplace_back("nodes", std::move(nodes));
   result.emplace_back("reorders", reorders);
+  result.emplace_back("seconds", seconds);  // that it is expected to take, in any layouts
   return result;
 }
 

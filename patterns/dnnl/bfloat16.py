@@ -8,8 +8,12 @@ read float32: reductions, other norms, powers, logarithms and square roots, and 
 Constants stay float32 in the file, and are converted when a plan packs them. Of recurrent layers the weights alone are
 bfloat16: states are summed up over all steps.
 
-A CPU on which oneDNN does not have a dtype of 16 bits computes in float32 in its place. The graph stays as it is, so a
-saved library uses the dtype on every CPU that has it; here only the reason for the report is noted.
+Of the nodes that may compute in either dtype, those do so in bfloat16 with which the library expects the region to take
+least: the seconds of each node, and of a conversion wherever a tensor is read in the dtype that it is not written in.
+The same holds where the model itself is in bfloat16.
+
+A CPU without products of a dtype of 16 bits computes in float32 in its place. The graph keeps the dtype wherever it may
+be, so a saved library uses it on every CPU that has it; here only the reason for the report is noted.
 """
 
 from __future__ import annotations
@@ -17,11 +21,14 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
-from ...vendor import InputError, Node, PortableGraph
+from ...vendor import Input, InputError, Node, PortableGraph, Reject, Tensor
 from . import library
-from .native import probe
+from .native import costs
+from .precision_cut import LOW, WIDE, Cut
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -33,8 +40,6 @@ _PRECISIONS = ("float32", "bfloat16", "auto")
 _PRODUCTS = ("convolution", "deconvolution", "matmul")
 #: kinds of which constant weights alone are in bfloat16: their places
 _WEIGHTS = {"recurrent": (1, 2)}
-#: sequences of a layer, and numbers of it, whose time is that of reading them
-_MOST_SEQUENCES, _LEAST_WEIGHTS = 4, 1 << 16
 #: kinds that stay in bfloat16 where an operand is in it
 _FOLLOW = frozenset(
     {
@@ -49,11 +54,23 @@ _READ_AS_THEY_ARE = {"convolution": 2, "deconvolution": 2, "matmul": 2, "layer_n
 _NORMS = ("relax.nn.*_norm", "relax.nn.local_response_norm")
 
 
+#: the seconds that each graph is expected to take, or why it is refused
+Costs = Callable[[Sequence[PortableGraph]], list["float | Reject"]]
+
+
 def compute_in_bfloat16(graph: PortableGraph) -> None:
-    """Change the dtype of the edges that may be bfloat16, if the option ``precision`` asks for it."""
-    if not _is_wanted(str(graph.options.get("precision", OPTIONS["precision"]))):
-        return
-    _Edges(graph).run()
+    """Give each edge that may be bfloat16 the dtype that costs least.
+
+    These are edges of float32 if the option ``precision`` asks for it, and those that are bfloat16 in the model.
+    """
+    is_wanted = _is_wanted(str(graph.options.get("precision", OPTIONS["precision"])))
+    is_in_model = any(tensor.dtype == "bfloat16" for tensor in graph.tensors)
+    if library.available() and (is_wanted or (is_in_model and _is_native())):
+        Edges(graph, is_wanted, costs if _is_native() else None).run()
+
+
+def _is_native() -> bool:
+    return "bfloat16" not in library.widened()
 
 
 def note_widened(graph: PortableGraph) -> None:
@@ -70,112 +87,191 @@ def _is_wanted(precision: str) -> bool:
         raise InputError(f"the option precision is {precision!r}; expected {', '.join(_PRECISIONS)}")
     if precision == "float32" or not library.available():
         return False
-    isa = library.isa()
-    native = "bf16" in isa or "amx" in isa or "fp16" in isa or "avx10" in isa
-    if precision == "bfloat16" and not native:
-        _announce(isa)
-    return precision == "bfloat16" or native
+    if precision == "bfloat16" and not _is_native():
+        _announce(library.isa())
+    return precision == "bfloat16" or _is_native()
 
 
 @functools.cache
 def _announce(isa: str) -> None:
-    is_widened = "bfloat16" in library.widened()
-    how = "it computes in float32 in its place" if is_widened else "oneDNN emulates it, which is right and slow"
     _logger.warning(
-        "precision='bfloat16': this CPU (%s) has no bfloat16 instructions; %s. The result of a compilation uses them "
-        "on a CPU that has them (AVX512_BF16, AMX); precision='auto' asks for bfloat16 only if this CPU has it",
+        "precision='bfloat16': this CPU (%s) has no bfloat16 instructions; it computes in float32 in its place. The "
+        "result of a compilation uses them on a CPU that has them (AVX512_BF16, AMX); precision='auto' asks for "
+        "bfloat16 only if this CPU has it",
         isa,
-        how,
     )
 
 
-class _Edges:
-    def __init__(self, graph: PortableGraph) -> None:
+class Edges:
+    """The dtypes of the edges of a graph. Without `costs` all that may be bfloat16 are."""
+
+    def __init__(self, graph: PortableGraph, is_wanted: bool, costs: Costs | None) -> None:
         self.graph = graph
+        self._is_wanted, self._costs = is_wanted, costs
         self._constants = graph.constant_tensors()
         self._outputs = set(graph.outputs)
+        self._given = [tensor.dtype for tensor in graph.tensors]
         self._converted: dict[tuple[int, str], int] = {}
         named = str(graph.options.get("float32_ops", ""))
         self._float32 = [name.strip() for name in named.split(",") if name.strip()]
+        self._free: set[Node] = set()  # that may compute in either dtype
 
     def run(self) -> None:
-        for node in list(self.graph.nodes):
-            if self._constants.issuperset(node.outputs):
+        nodes = [node for node in self.graph.nodes if not self._constants.issuperset(node.outputs)]
+        seconds = self._find_free(nodes)
+        chosen = self._free if self._costs is None else self._cheapest(seconds)
+        for node in nodes:
+            if node not in self._free:
+                for place, tensor in enumerate(node.inputs):
+                    self._read(node, [place], self._given[tensor])
                 continue
-            node.precision = self._why_float32(node)
-            if node.precision:
-                self._read(node, range(len(node.inputs)), "float32")
-            else:
-                places = self._converted_inputs(node)
-                self._read(node, places, "bfloat16")
-                if node.kind in _WEIGHTS:
-                    self._read(node, [i for i in range(len(node.inputs)) if i not in places], "float32")
-                else:
-                    self._write(node)
+            low = self._is_led(node, [t for t in node.inputs if self._dtype(t) == "bfloat16"])
+            if not low or node not in chosen:
+                node.precision = "float32 costs less, conversions included" if low else "it reads nothing in bfloat16"
+            self._read(node, self._places(node), "float32" if node.precision else "bfloat16")
+            self._write(node, chosen)
         self.graph.validate()
+
+    def _asked(self, graphs: Sequence[PortableGraph]) -> list[float | Reject]:
+        return (self._costs or costs)(graphs)
 
     def _dtype(self, tensor: int) -> str:
         return self.graph.tensors[tensor].dtype
 
-    def _why_float32(self, node: Node) -> str:
-        """The reason why a node computes in float32, empty if it computes in bfloat16."""
+    def _find_free(self, nodes: Sequence[Node]) -> dict[Node, tuple[float, float]]:
+        """Find the nodes that may compute in either dtype, and note why others may not; the seconds in each."""
+        low = {tensor for tensor, dtype in enumerate(self._given) if dtype == "bfloat16"}
+        for node in nodes:
+            node.precision = self._why_fixed(node, low)
+            if not node.precision:
+                self._free.add(node)
+                low.update(self._results(node))
+        asked = [node for node in nodes if node in self._free]
+        dtypes = ("float32", "bfloat16")
+        answers = self._asked([self._alone(node, dtype) for node in asked for dtype in dtypes])
+        seconds = {}
+        for node, wide, narrow in zip(asked, answers[::2], answers[1::2], strict=True):
+            if isinstance(narrow, Reject):
+                node.precision = narrow.reason
+                self._free.remove(node)
+            else:
+                seconds[node] = (math.inf if isinstance(wide, Reject) else wide, narrow)
+        for node in nodes:
+            if self._given[self._changed(node)[0]] == "bfloat16" or not self._is_wanted:
+                node.precision = ""
+        return seconds
+
+    def _is_led(self, node: Node, low: Iterable[int]) -> bool:
+        """Whether it is a product, or follows one."""
+        return node.kind in (*_PRODUCTS, *_WEIGHTS) or bool(set(low).intersection(node.inputs))
+
+    def _why_fixed(self, node: Node, low: set[int]) -> str:
+        """The reason why a node has no choice but for what the library says of it; empty if it may have one."""
         alg = str(node.attrs.get("alg", ""))
-        low = [t for t in node.inputs if self._dtype(t) == "bfloat16"]
         names = node.source
         asked = next((n for n in names for pattern in self._float32 if fnmatchcase(n, pattern)), None)
         if asked:
             return f"{asked} is one of float32_ops"
-        if node.kind in _WEIGHTS:
-            if reason := self._why_wide(node):
-                return reason
-        elif node.kind not in _PRODUCTS and not low:
+        if node.kind in _WEIGHTS and not self._constants.issuperset(self._changed(node)):
+            return "its weights are no constants"
+        if not self._is_led(node, low):
             return "it reads nothing in bfloat16"
-        elif node.kind not in _PRODUCTS and (node.kind not in _FOLLOW or alg in _EXACT_ALGS):
+        if node.kind not in (*_PRODUCTS, *_WEIGHTS, *_FOLLOW) or alg in _EXACT_ALGS:
             return f"{alg or node.kind} computes in float32"
         is_part = node.kind in ("eltwise", "binary") and any(fnmatchcase(n, p) for n in names for p in _NORMS)
         if is_part:
             return "norms compute in float32"
-        changed = [*(node.inputs[i] for i in self._converted_inputs(node)), *self._results(node)]
+        changed = self._changed(node)
         read = changed if node.kind in _WEIGHTS else (*node.inputs, *node.outputs)
-        strange = [t for t in read if self._dtype(t) not in ("float32", "bfloat16")]
-        if strange or node.is_scaled or self._dtype(node.outputs[0]) != "float32":
-            return f"a tensor of dtype {self._dtype(strange[0]) if strange else 'with a scale'}"
+        strange = [t for t in read if self._given[t] not in ("float32", "bfloat16")]
+        if strange or node.is_scaled or len({self._given[t] for t in changed}) > 1:
+            return f"a tensor of dtype {self._given[strange[0]] if strange else 'with a scale'}"
+        return "" if self._is_wanted or self._given[changed[0]] == "bfloat16" else "it is float32 in the model"
+
+    def _alone(self, node: Node, dtype: str) -> PortableGraph:
         alone = self.graph.isolate(node, self._constants)
         ids = {old: new for new, old in enumerate(dict.fromkeys([*node.reads, *node.outputs]))}
-        for tensor in changed:
-            alone.tensors[ids[tensor]].dtype = "bfloat16"
-        refusal = probe(alone)
-        return "" if refusal is None else refusal.reason
+        for tensor in self._changed(node):
+            alone.tensors[ids[tensor]].dtype = dtype
+        return alone
 
-    def _why_wide(self, node: Node) -> str:
-        """The reason why the weights of a layer stay in float32, empty if they do not."""
-        tensors = [self.graph.tensors[node.inputs[place]] for place in _WEIGHTS[node.kind]]
-        shapes = [tensor.shape for tensor in tensors]
-        if not self._constants.issuperset(node.inputs[place] for place in _WEIGHTS[node.kind]):
-            return "its weights are no constants"
-        numbers = [math.prod(d for d in shape if isinstance(d, int)) for shape in shapes]
-        if sum(numbers) < _LEAST_WEIGHTS:
-            return f"{sum(numbers)} weights: fewer than {_LEAST_WEIGHTS} stay in the cache"
-        batch = self.graph.tensors[node.inputs[0]].shape[1]
-        if isinstance(batch, int) and batch > _MOST_SEQUENCES:
-            return f"{batch} sequences: more than {_MOST_SEQUENCES} take longer to multiply than weights to read"
-        return ""
+    def _cheapest(self, seconds: dict[Node, tuple[float, float]]) -> set[Node]:
+        """The nodes that compute in bfloat16."""
+        cut = Cut()
+        things = {node: cut.add() for node in self.graph.nodes if node in self._free}
+        for node, thing in things.items():
+            wide, narrow = (0.0, 0.0) if self._is_joined(node) else seconds[node]
+            cut.pay(LOW, thing, max(wide - narrow, 0.0))
+            cut.pay(thing, WIDE, max(narrow - wide, 0.0))
+        conversions: dict[tuple[Any, ...], float] = {}
+        for tensor in {t: None for node in things for t in (*node.inputs, *node.outputs)}:
+            if tensor not in self._constants:
+                self._pay_conversions(cut, tensor, things, conversions)
+        low = cut.low()
+        return {node for node, thing in things.items() if thing in low}
+
+    def _is_joined(self, node: Node) -> bool:
+        """Whether it becomes a part of a product before it, and then takes no time of its own."""
+        made = (self.graph.nodes.producer(t) for t in node.inputs if self.graph.nodes.read_count(t) == 1)
+        return node.kind in ("eltwise", "binary") and any(
+            maker is not None and maker in self._free and (maker.kind in _PRODUCTS or self._is_joined(maker))
+            for maker in made
+        )
+
+    def _pay_conversions(
+        self, cut: Cut, tensor: int, things: dict[Node, int], known: dict[tuple[Any, ...], float]
+    ) -> None:
+        """What it costs that a tensor is written in one dtype and read in another."""
+        given = LOW if self._given[tensor] == "bfloat16" else WIDE
+        readers = {given} if tensor in self._outputs else set()
+        for node in self.graph.nodes.readers(tensor):
+            if node not in things:
+                readers.add(given)
+            elif tensor in [node.inputs[place] for place in self._places(node)]:
+                readers.add(things[node])
+        made = self.graph.nodes.producer(tensor)
+        written = given if made is None or made.kind in _WEIGHTS else things.get(made, given)
+        if made is not None and made in things and made.kind in _PRODUCTS:  # those in bfloat16 write float32 as well
+            written, maker = cut.add(), written
+            cut.pay(written, maker, math.inf)
+        if not readers - {written}:
+            return
+        shape = self.graph.tensors[tensor].shape
+        if shape not in known:
+            (answer,) = self._asked([self._conversion(shape)])
+            known[shape] = math.inf if isinstance(answer, Reject) else answer
+        some_low, some_wide = (cut.add(), cut.add()) if len(readers) > 1 else 2 * tuple(readers)
+        for reader in readers:
+            cut.pay(reader, some_low, math.inf)
+            cut.pay(some_wide, reader, math.inf)
+        cut.pay(some_low, written, known[shape])
+        cut.pay(written, some_wide, known[shape])
+
+    def _conversion(self, shape: Any) -> PortableGraph:
+        tensors = [Tensor("float32", shape), Tensor("bfloat16", shape)]
+        alone = PortableGraph("alone", tensors, [Input(tensor=0)], outputs=[1], equal=self.graph.equal)
+        alone.nodes.append(Node("reorder", (0,), (1,)))
+        return alone
 
     @staticmethod
     def _results(node: Node) -> tuple[int, ...]:
         """The results that are in bfloat16."""
         return () if node.kind in _WEIGHTS else tuple(node.outputs)
 
-    def _converted_inputs(self, node: Node) -> list[int]:
-        """Positions of the operands that must be in bfloat16."""
+    def _changed(self, node: Node) -> tuple[int, ...]:
+        """The tensors whose dtype a node decides."""
+        return (*(node.inputs[place] for place in self._places(node)), *self._results(node))
+
+    def _places(self, node: Node) -> list[int]:
+        """Positions of the operands that are in the dtype in which the node computes."""
         if node.kind in _WEIGHTS:
             return list(_WEIGHTS[node.kind])
         count = _READ_AS_THEY_ARE.get(node.kind, len(node.inputs))
         everything = node.kind in (*_PRODUCTS, "concat")
         return [i for i, t in enumerate(node.inputs[:count]) if everything or t not in self._constants]
 
-    def _read(self, node: Node, places: range | list[int], dtype: str) -> None:
-        other = "float32" if dtype == "bfloat16" else "bfloat16"
+    def _read(self, node: Node, places: list[int], dtype: str) -> None:
+        other = {"bfloat16": "float32", "float32": "bfloat16"}.get(dtype)
         inputs = list(node.inputs)
         for place in places:
             tensor = inputs[place]
@@ -190,18 +286,26 @@ class _Edges:
         if tuple(inputs) != node.inputs:
             self.graph.nodes.rewire(node, inputs)
 
-    def _write(self, node: Node) -> None:
-        """The result in bfloat16, and in float32 as well if it is one of the region's."""
-        result = node.outputs[0]
-        if result not in self._outputs:
-            self.graph.tensors[result].dtype = "bfloat16"
+    def _write(self, node: Node, chosen: set[Node]) -> None:
+        """The result in the dtype in which the node computes, and in its own as well if it is one of the region's."""
+        if node.kind in _WEIGHTS:
             return
-        if node.kind in _PRODUCTS:
-            return  # they write float32 as well
-        low = self.graph.new_tensor("bfloat16", self.graph.tensors[result].shape)
-        self.graph.nodes.rewire(node, outputs=[low])
-        back = self.graph.insert("reorder", [low], self.graph.tensors[result].shape, "float32", before=node)
+        result = node.outputs[0]
+        given, is_output = self._given[result], result in self._outputs
+        is_low = not node.precision
+        if is_low and node.kind in _PRODUCTS:  # they write float32 as well
+            is_read_low = any(reader in chosen for reader in self.graph.nodes.readers(result))
+            is_low = given == "bfloat16" if is_output else is_read_low or self._costs is None
+        dtype = "bfloat16" if is_low else "float32"
+        if dtype == given:
+            return
+        if not is_output:
+            self.graph.tensors[result].dtype = dtype
+            return
+        made = self.graph.new_tensor(dtype, self.graph.tensors[result].shape)
+        self.graph.nodes.rewire(node, outputs=[made])
+        back = self.graph.insert("reorder", [made], self.graph.tensors[result].shape, given, before=node)
         self.graph.nodes.rewire(back, outputs=[result])
         self.graph.nodes.move(back, after=node)
         back.source, back.calls = list(node.source), list(node.calls)
-        self._converted[result, "bfloat16"] = low
+        self._converted[result, dtype] = made

@@ -28,6 +28,9 @@ from . import library
 
 Layer = dict[str, Any]  #: its text, and of each candidate what `DescribeCosts` says and its seconds
 
+#: part of a machine's name → the description whose families it takes where it has none measured
+_BASES = {"amx": "avx512_core_amx"}
+_BASES |= dict.fromkeys(("_bf16", "_fp16"), "avx512_core_bf16") | {"avx512_core": "avx512_core", "avx2": "avx2"}
 _LAYERS = Path(__file__).with_name("layers.txt")
 _ROUNDS = 9
 _FAR = 4096  # rows and columns of weights that fill a cache
@@ -51,7 +54,7 @@ def measure(threads: Sequence[int], tell: Callable[[str], None]) -> tuple[dict[s
         was fitted, before and after.
     """
     machine = str(native.engine_info("dnnl")["machine"]["name"])
-    base = next(name for name in ("avx512_core_amx", "avx512_core", "avx2") if name in f"{machine}-avx2")
+    base = next(name for part, name in _BASES.items() if part in f"{machine}-avx2")
     lanes = 8 if base == "avx2" else 16
     speeds, lines = {}, []
     for count in threads:

@@ -64,6 +64,15 @@ def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
     return [probe(graph) for graph in graphs]
 
 
+def costs(graphs: Sequence[PortableGraph]) -> list[float | Reject]:
+    """The seconds that oneDNN's engine expects each graph to take, or what `probe` says against it."""
+    refusals = probe_many(graphs)
+    return [
+        next(float(answer["seconds"]) for answer in _answers(graph) if answer["ok"]) if refusal is None else refusal
+        for graph, refusal in zip(graphs, refusals, strict=True)
+    ]
+
+
 def _answers(graph: PortableGraph) -> Iterator[dict[str, Any]]:
     """What the library says about the graph; with each of several sizes in the place of symbols, where they fit."""
     error, is_answered = GraphError(f"no sizes were found with which all of {_equations(graph)} hold"), False

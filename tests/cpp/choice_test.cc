@@ -405,28 +405,8 @@ TEST(WhatIsChosenOnEachInstructionSet) {
   }
 }
 
-// oneDNN pads such groups in bfloat16; where they are large enough for the two conversions, they
-// are computed in float32. AMX is not compared with that.
-TEST(GroupsOfFewChannelsInBFloat16) {
-  if (Isa().ComputedIn(DType::kBFloat16) != DType::kBFloat16) return;  // no reorder to ask for
-  const auto graph = [](const std::string& weights, int pad) {
-    return ParseGraph(
-        Convolution("1,128,28,28", weights, "1,128,28,28", 1, pad, "auto", "bfloat16"));
-  };
-  const auto is_converted = [&](const Graph& g, Set set) {
-    return ChoiceOn(machines::WithIsa(set), g).find("> jit groups jit") != std::string::npos;
-  };
-  for (Set set : {Set::avx512_core, Set::avx512_core_bf16, Set::avx512_core_fp16}) {
-    CHECK(is_converted(graph("64,2,2,3,3", 1), set));
-    CHECK(!is_converted(graph("64,2,2,1,1", 0), set));
-    CHECK(!is_converted(graph("32,4,4,3,3", 1), set));
-    CHECK(!is_converted(graph("128,1,1,3,3", 1), set));
-  }
-  CHECK(!is_converted(graph("64,2,2,3,3", 1), Set::avx512_core_amx));
-}
-
 TEST(EachFamilyHasRatesOnEachInstructionSetOrAReason) {
-  const char* sets[] = {"avx2", "avx512_core", "avx512_core_amx"};
+  const char* sets[] = {"avx2", "avx512_core", "avx512_core_bf16", "avx512_core_amx"};
   for (const char* one : sets) {
     for (const std::string& family : Rates::CompiledIn(one)->Families()) {
       const check::Scope scope(family);
@@ -487,8 +467,8 @@ TEST(WhatEachInstructionSetHas) {
       {Set::avx2, "avx2", 8, false, false, false, false},
       {Set::avx2_vnni, "avx2_vnni", 8, false, true, false, false},
       {Set::avx2_vnni_2, "avx2_vnni_2", 8, false, true, true, true},
-      {Set::avx512_core, "avx512_core", 16, false, false, true, false},
-      {Set::avx512_core_vnni, "avx512_core_vnni", 16, false, true, true, false},
+      {Set::avx512_core, "avx512_core", 16, false, false, false, false},
+      {Set::avx512_core_vnni, "avx512_core_vnni", 16, false, true, false, false},
       {Set::avx512_core_bf16, "avx512_core_bf16", 16, false, true, true, false},
       {Set::avx512_core_fp16, "avx512_core_fp16", 16, false, true, true, true},
       {Set::avx512_core_amx, "avx512_core_amx", 16, true, true, true, true},

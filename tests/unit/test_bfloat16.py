@@ -16,11 +16,11 @@ from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.whole import operator
 
 RNG = np.random.default_rng(0)
-emulates = pytest.mark.skipif(not computes_in("bfloat16"), reason="oneDNN has no bfloat16 here")
+computes_low = pytest.mark.skipif(not computes_in("bfloat16"), reason="this CPU has no bfloat16")
 
 
-def weights(*shape: int) -> Any:
-    return relax.const((RNG.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))).astype("float32"))
+def weights(*shape: int, scale: float = 1) -> Any:
+    return relax.const((scale * RNG.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))).astype("float32"))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def network() -> tvm.IRModule:
             flat = R.reshape(R.nn.max_pool2d(total, (2, 2), (2, 2)), (2, 800))
             ones, zeros = relax.const(np.ones(800, "float32")), relax.const(np.zeros(800, "float32"))
             normal = R.exp(R.nn.layer_norm(flat, ones, zeros, axes=[-1]))
-            out = builder.emit_output(R.nn.softmax(R.matmul(normal, weights(800, 10))))
+            out = builder.emit_output(R.nn.softmax(R.matmul(normal, weights(800, 1000, scale=0.02))))
         builder.emit_func_output(out)
     return builder.get()
 
@@ -48,7 +48,7 @@ def steps(report: Any) -> dict[str, str]:
     return {call.op.removeprefix("relax."): call.primitive for call in report.calls}
 
 
-@emulates
+@computes_low
 def test_products_and_their_followers_compute_in_bfloat16(network: tvm.IRModule) -> None:
     executable = byoc.compile(network, precision="bfloat16")
     runner = byoc.Runner(executable)
@@ -57,14 +57,14 @@ def test_products_and_their_followers_compute_in_bfloat16(network: tvm.IRModule)
     assert 0 < np.abs(got - want).max() < 0.03
     report = byoc.explain(network, precision="bfloat16")
     made = steps(report)
-    for op in ("nn.conv2d", "nn.relu", "nn.max_pool2d", "nn.layer_norm", "matmul", "nn.softmax"):
+    for op in ("nn.conv2d", "nn.relu", "nn.max_pool2d", "matmul"):
         assert "in bfloat16" in made[op], made
     assert "in bfloat16" not in made["exp"].replace("reorder in bfloat16", "")
     reasons = [miss.reason for call in report.calls for miss in call.near_misses]
     assert "exp computes in float32" in reasons
 
 
-@emulates
+@computes_low
 def test_named_operators_stay_in_float32(network: tvm.IRModule) -> None:
     report = byoc.explain(
         network, precision="bfloat16", options={"dnnl": {"float32_ops": "relax.nn.conv2d, relax.nn.soft*"}}
@@ -92,13 +92,13 @@ def layer(hidden: int, batch: int) -> tvm.IRModule:
     return builder.get()
 
 
-@emulates
+@computes_low
 @pytest.mark.parametrize(
     ("hidden", "batch", "reason"),
     [
         (160, 2, ""),
-        (32, 2, "12288 weights: fewer than 65536 stay in the cache"),
-        (160, 5, "5 sequences: more than 4 take longer to multiply than weights to read"),
+        (32, 2, "float32 costs less, conversions included"),  # its weights stay in the cache
+        (160, 5, "float32 costs less, conversions included"),  # its weights are read for many sequences
     ],
 )
 def test_large_weights_of_recurrent_layers_are_bfloat16(hidden: int, batch: int, reason: str) -> None:
@@ -111,7 +111,7 @@ def test_large_weights_of_recurrent_layers_are_bfloat16(hidden: int, batch: int,
     assert found == ({reason} if reason else set())
 
 
-@emulates
+@computes_low
 def test_verify_knows_bfloat16(network: tvm.IRModule) -> None:
     report = byoc.verify(network, [X], precision="bfloat16")
     assert report.ok, report.to_text()
@@ -119,7 +119,7 @@ def test_verify_knows_bfloat16(network: tvm.IRModule) -> None:
     assert 0 < report.from_float32 < 0.1
 
 
-@emulates
+@computes_low
 def test_source_computes_in_bfloat16_too(network: tvm.IRModule, tmp_path: Any) -> None:
     same = byoc.Runner(byoc.compile(network, precision="bfloat16"))(X)
     path = tmp_path / "model.so"
@@ -145,8 +145,7 @@ def test_a_model_in_a_dtype_of_16_bits_says_in_which_it_is_computed(dtype: str) 
 
 def test_auto_is_float32_where_the_cpu_has_no_bfloat16(network: tvm.IRModule) -> None:
     made = steps(byoc.explain(network, precision="auto"))
-    native = any(part in isa() for part in ("bf16", "amx", "fp16"))
-    assert any("bfloat16" in label for label in made.values()) == native
+    assert any("bfloat16" in label for label in made.values()) == computes_in("bfloat16")
 
 
 def test_unknown_values_are_refused(network: tvm.IRModule) -> None:
