@@ -1,7 +1,7 @@
 """Models with open sizes, as exporters write them: shapes are computed by nodes of the graph.
 
 Each has seeded random weights and any size that is asked for: a text encoder of open batch and length, an image
-network of open height and width, and a text decoder whose cache is an input and an output.
+network of open height and width, a text decoder whose cache is an input and an output, and a model of speech.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["decoder", "encoder", "image_network"]
+__all__ = ["decoder", "encoder", "image_network", "speech_decoder", "speech_encoder"]
 
 _LOWEST = float(np.finfo("float32").min)
 
@@ -234,3 +234,84 @@ def _repeated(net: _Net, x: str, groups: int, heads: int, size: int) -> str:
     wide = net("Concat", batch, np.array([groups]), times, length, np.array([size]), axis=0)
     spread = net("Expand", net("Unsqueeze", x, np.array([2])), wide)
     return net("Reshape", spread, net("Concat", batch, np.array([heads]), length, np.array([size]), axis=0))
+
+
+def speech_encoder(
+    layers: int = 2, width: int = 64, heads: int = 4, frames: int = 3000, is_cross: bool = True, seed: int = 0
+) -> onnx.ModelProto:
+    """The encoder of a model of Whisper's structure: ``audio_features`` (batch, 80, frames) to ``hidden_states``.
+
+    ``is_cross``: it also gives ``present_key_cross_<i>`` and ``present_value_cross_<i>`` for each layer of the decoder.
+    """
+    net, size = _Net(seed), width // heads
+    x, channels = "audio_features", 80
+    for stride in (1, 2):
+        weight = net.weight(width, channels, 3, std=(3 * channels) ** -0.5)
+        x = net("Conv", x, weight, net.weight(width, std=0.1), kernel_shape=[3], pads=[1, 1], strides=[stride])
+        x, channels = net.gelu(x), width
+    x = net("Add", net("Transpose", x, perm=[0, 2, 1]), net.weight(frames // 2, width, std=0.1))
+    for _ in range(layers):
+        y = net.norm(x, width)
+        query, key, value = (net.heads(net.dense(y, width, width), heads, size) for _ in range(3))
+        mixed = net.joined(net.attention(query, key, value, np.float32(0), size), width)
+        x = net("Add", x, net.dense(mixed, width, width))
+        x = net("Add", x, net.mlp(net.norm(x, width), width, 4 * width))
+    x = net.norm(x, width)
+    outputs: dict[str, tuple[str, Sequence[int | str] | None]] = {
+        "hidden_states": (x, ("batch", frames // 2, width)),
+    }
+    for name in _cross(layers) if is_cross else ():
+        made = net.heads(net.dense(x, width, width), heads, size)
+        outputs[f"present_{name}"] = (made, ("batch", heads, frames // 2, size))
+    return net.model({"audio_features": (TensorProto.FLOAT, ("batch", 80, frames))}, outputs)
+
+
+def speech_decoder(
+    layers: int = 2,
+    width: int = 64,
+    heads: int = 4,
+    vocabulary: int = 500,
+    positions: int = 448,
+    frames: int = 3000,
+    seed: int = 1,
+) -> onnx.ModelProto:
+    """The decoder that belongs to `speech_encoder`, with its cache as inputs and outputs, of open lengths.
+
+    Inputs are ``input_ids`` (batch, length), ``past_key_self_<i>`` and ``past_value_self_<i>`` (batch, heads, past,
+    part of the width), and what the encoder gives, as ``past_key_cross_<i>`` and ``past_value_cross_<i>``.
+    """
+    net, size, ids = _Net(seed), width // heads, "input_ids"
+    past, length = net.scalar_dim("past_key_self_0", 2), net.scalar_dim(ids, 1)
+    total = net("Add", past, length)
+    places = net("Range", past, total, np.int64(1))
+    table = net.constant(net.weight(vocabulary, width, std=0.1))
+    x = net("Add", net("Gather", table, ids), net("Gather", net.weight(positions, width, std=0.1), places))
+    seen = net("LessOrEqual", net("Range", np.int64(0), total, np.int64(1)), net("Unsqueeze", places, np.array([1])))
+    bias = net("Where", seen, np.float32(0), np.float32(-1e9))
+    inputs: dict[str, tuple[int, Sequence[int | str]]] = {ids: (TensorProto.INT64, ("batch", "length"))}
+    present: dict[str, tuple[str, Sequence[int | str] | None]] = {}
+    for layer in range(layers):
+        y = net.norm(x, width)
+        query, key, value = (net.heads(net.dense(y, width, width), heads, size) for _ in range(3))
+        for part, new in (("key", key), ("value", value)):
+            name = f"{part}_self_{layer}"
+            inputs[f"past_{name}"] = (TensorProto.FLOAT, ("batch", heads, "past", size))
+            joined = net("Concat", f"past_{name}", new, axis=2)
+            present[f"present_{name}"] = (joined, ("batch", heads, "past + length", size))
+        key, value = (present[f"present_{part}_self_{layer}"][0] for part in ("key", "value"))
+        mixed = net.joined(net.attention(query, key, value, bias, size), width)
+        x = net("Add", x, net.dense(mixed, width, width))
+        query = net.heads(net.dense(net.norm(x, width), width, width), heads, size)
+        heard = [f"past_{part}_cross_{layer}" for part in ("key", "value")]
+        mixed = net.joined(net.attention(query, *heard, np.float32(0), size), width)
+        x = net("Add", x, net.dense(mixed, width, width))
+        x = net("Add", x, net.mlp(net.norm(x, width), width, 4 * width))
+    shape = ("batch", heads, frames // 2, size)
+    inputs |= {f"past_{name}": (TensorProto.FLOAT, shape) for name in _cross(layers)}
+    logits = net("MatMul", net.norm(x, width), net("Transpose", table, perm=[1, 0]))
+    return net.model(inputs, {"logits": (logits, ("batch", "length", vocabulary)), **present})
+
+
+def _cross(layers: int) -> list[str]:
+    """Names of the keys and values that are made of what was heard."""
+    return [f"{part}_cross_{layer}" for part in ("key", "value") for layer in range(layers)]
