@@ -197,7 +197,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 #: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have
 OPTIONS = (
     "compiler", "precision", "weights", "activations",
-    "policy", "placement", "database", "options", "threads", "strict",
+    "policy", "exclude", "force", "place", "placement", "database", "options", "threads", "strict",
 )  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def compile_graph(
         The arguments of the first call.
     options : mapping, optional
         Arguments of `tvm_byoc_dnnl.compile`: ``compiler``, ``precision``, ``weights``, ``activations``, ``policy``,
-        ``placement``, ``database``, ``options``, ``threads`` and ``strict``.
+        ``exclude``, ``force``, ``place``, ``placement``, ``database``, ``options``, ``threads`` and ``strict``.
     mode : str, optional
         For torch.compile's other backends.
 

@@ -66,6 +66,66 @@ def test_a_wrong_operator_is_found_by_name(broken):
     assert verify(Net, policy=report.policy).ok
 
 
+# ---------------------------------------------------------------- beside ONNX Runtime
+def two_layers() -> onnx.ModelProto:
+    helper, rng = onnx.helper, np.random.default_rng(0)
+    weights = [rng.standard_normal((8, 8), dtype="float32"), np.full(8, 0.5, "float32")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["y"]),
+        helper.make_node("ArgMax", ["y"], ["i"], axis=1),
+    ]
+    outputs = [helper.make_tensor_value_info("y", 1, [4, 8]), helper.make_tensor_value_info("i", 7, [4, 1])]
+    inputs = [helper.make_tensor_value_info("x", 1, [4, 8])]
+    constants = [onnx.numpy_helper.from_array(w, n) for w, n in zip(weights, "wb")]
+    return helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs, constants), opset_imports=[helper.make_opsetid("", 17)]
+    )
+
+
+def test_a_whole_model_beside_onnx_runtime(tmp_path, capsys):
+    report = verify(two_layers(), against="onnxruntime")
+    assert report.ok and [o.output for o in report.outputs] == ["y", "i"] and not report.regions
+    assert report.to_text().count("to ONNX Runtime") == 2 and "2 outputs, all right" in repr(report)
+    x = np.random.default_rng(1).standard_normal((4, 8), dtype="float32")
+    assert verify(two_layers(), {"x": x}, against="onnxruntime", tolerance={"float32": 1e-4, "int64": "0 steps"}).ok
+    onnx.save(two_layers(), tmp_path / "m.onnx")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tmp_path / "m.onnx"), "--against", "onnxruntime", "--json", "-"])
+    assert ended.value.code == 0
+    assert [o["output"] for o in json.loads(capsys.readouterr().out)["outputs"]] == ["y", "i"]
+
+
+def test_a_wrong_output_shows_the_wrong_region(broken):
+    broken("relax.tanh", lambda g, call: g.eltwise(g.value(call.args[0]), "logistic"))
+    report = verify(two_layers(), against="onnxruntime")
+    assert not report.ok and report.outputs[0].difference and report.regions[0].pattern == "dnnl.relax.tanh"
+    assert verify(two_layers(), against="onnxruntime", exclude=["relax.tanh"]).ok
+    stored = report.to_dict()
+    assert stored["ok"] is False and stored["outputs"][0]["difference"]
+
+
+def test_a_fault_outside_of_the_regions_is_said_to_be_there(monkeypatch):
+    from tvm_byoc_dnnl.report import against
+
+    monkeypatch.setattr(
+        against, "_session", lambda model: lambda inputs: [np.ones((4, 8), "float32"), np.ones((4, 1), "int64")]
+    )
+    report = verify(two_layers(), against="onnxruntime")
+    assert not report.ok and not any(r.difference for r in report.regions)
+    assert "the import, TVM, or rounding" in report.to_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "message"),
+    [(Net, "onnxruntime", "expected one of ONNX"), (Net, "onnxrumtime", "did you mean 'onnxruntime'")],
+)
+def test_against_is_checked(model, engine, message):
+    with pytest.raises(byoc.InputError, match=message):
+        verify(model, against=engine)
+
+
 @I.ir_module
 class Halves:
     @R.function

@@ -278,3 +278,49 @@ def test_dnnl_takes_no_lone_addition_between_calls_of_tvm():
         ["conv2d", "conv2d#2", "relu", "softmax"],
         ["sin", "add", "sin#2", "cos", "sin#3", "reshape", "sin#4"],
     )
+
+
+# ---------------------------------------------------------------- names as arguments
+@pytest.mark.parametrize(
+    ("arguments", "as_policy"),
+    [
+        ({"exclude": ["relax.nn.relu"]}, RegionPolicy(exclude=["relax.nn.relu"], on_top=True)),
+        ({"force": ["g"]}, RegionPolicy(force=["g"], on_top=True)),
+        (
+            {"policy": RegionPolicy(min_flops=33, exclude=["e"]), "exclude": ["b"], "force": ["relax.*"]},
+            RegionPolicy(min_flops=33, exclude=["e", "b"], force=["relax.*"]),
+        ),
+    ],
+)
+def test_calls_are_excluded_and_forced_by_name(arguments, as_policy):
+    with vendors("a"):
+        wanted = byoc.explain(PingPong, "a", policy=as_policy).to_dict()
+        assert byoc.explain(PingPong, "a", **arguments).to_dict() == wanted
+        assert owners(byoc.partition(PingPong, "a", **arguments)) == owners(
+            byoc.partition(PingPong, "a", policy=as_policy)
+        )
+
+
+def test_calls_are_placed_by_name_before_a_placement():
+    with vendors("a", "b"):
+        placed = {"relax.add": "b", "relax.exp": "tvm"}
+        made = owners(byoc.partition(PingPong, ["a", "b"], place={"relax.exp": "b"}, placement=placed))
+        assert [made[op][:1] for op in ("add", "relu", "exp")] == ["b", "a", "b"]
+        assert placed == {"relax.add": "b", "relax.exp": "tvm"}
+
+
+@pytest.mark.parametrize("function", [byoc.partition, byoc.compile, byoc.explain, byoc.verify])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"exclude": ["relax.nn.rlu"]}, "'relax.nn.rlu' in exclude: .*did you mean 'relax.nn.relu'"),
+        ({"force": ["relax.ad"]}, "'relax.ad' in force: .*did you mean 'relax.add'"),
+        ({"exclude": "relax.add"}, "exclude is 'relax.add'; expected a sequence of names"),
+        ({"place": {"relax.ad": "tvm"}}, "did you mean 'relax.add'"),
+        ({"place": {"relax.add": "dnn"}}, "did you mean 'dnnl'"),
+        ({"place": "relax.add"}, "place is 'relax.add'; expected a mapping"),
+    ],
+)
+def test_a_name_that_is_none_is_an_error(function, arguments, message):
+    with pytest.raises(byoc.InputError, match=message):
+        function(PingPong, compiler="dnnl", **arguments)

@@ -6,7 +6,6 @@ The arguments of `ARGUMENTS`: short for options of the compilers that have them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -29,9 +28,9 @@ from ..pipeline.host_code import WrapIntegers, complete_host_c
 from ..pipeline.regions import FALLBACK_FUNCTIONS, with_host_form
 from ..prepare import ExactForms
 from ..prepare.compression import ACTIVATIONS, BITS
-from ..regions.policy import RegionPolicy
+from ..regions.policy import RegionPolicy, with_names
 from ..tuning.candidates import known_times
-from ..tuning.database import Placement, choices_of
+from ..tuning.database import Placement, choices_of, with_places
 from ..tuning.tune import placement_for
 from ..vendors.namespaces import HOST, compilers, known_target, namespace, with_options
 from ..vendors.portable import check_output, source_builds, source_namespaces
@@ -95,6 +94,9 @@ def partition(
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
     policy: RegionPolicy | None = None,
+    exclude: Sequence[str] = (),
+    force: Sequence[str] = (),
+    place: Mapping[str, str] | None = None,
     placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
@@ -111,6 +113,11 @@ def partition(
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
     policy : RegionPolicy, optional
         Decides which regions are worth a call; by default each namespace's own policy.
+    exclude, force : sequence of str
+        Calls that stay with TVM, and calls that are offloaded whatever they are worth, in addition to the policy, and
+        named as in `RegionPolicy`.
+    place : mapping of str to str, optional
+        Call → compiler, or ``"tvm"``: entries that come before those of ``placement``.
     placement : mapping of str to str, optional
         Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
         A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
@@ -139,7 +146,8 @@ def partition(
     UnsupportedError
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
-    check_types(compiler, policy=policy, placement=placement, options=options)
+    check_types(compiler, policy=policy, place=place, placement=placement, options=options)
+    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
     mod = ExactForms(with_options(to_relax(mod), options))
     named = {"exclude": policy.exclude, "force": policy.force} if policy is not None else {}
     choice = PlacedBy(placement or {}, named) if placement or any(named.values()) else first_in_order
@@ -171,6 +179,9 @@ def compile(
     int8: str = "exact",
     target: str | Mapping[str, Any] | tvm.target.Target = "llvm",
     policy: RegionPolicy | None = None,
+    exclude: Sequence[str] = (),
+    force: Sequence[str] = (),
+    place: Mapping[str, str] | None = None,
     placement: Mapping[str, str] | None = None,
     database: str | PathLike[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -209,6 +220,11 @@ def compile(
         TVM's target for the calls that stay with TVM.
     policy : RegionPolicy, optional
         Decides which regions are worth a call; by default each namespace's own policy.
+    exclude, force : sequence of str
+        Calls that stay with TVM, and calls that are offloaded whatever they are worth, in addition to the policy, and
+        named as in `RegionPolicy`.
+    place : mapping of str to str, optional
+        Call → compiler, or ``"tvm"``: entries that come before those of ``placement``.
     placement : mapping of str to str, optional
         Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
         A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
@@ -253,7 +269,8 @@ def compile(
     NativeLibraryError
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
-    check_types(compiler, shapes=shapes, policy=policy, placement=placement, options=options)
+    check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
+    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
     target = known_target(target, "compile")
     if fallback not in (False, *FALLBACK_FUNCTIONS):
         raise InputError(f"fallback is {fallback!r}; expected False, True or 'once'")
@@ -347,11 +364,7 @@ def _from_database(
 
 def _with_placed(policy: RegionPolicy | None, placement: Mapping[str, str]) -> RegionPolicy | None:
     """The policy; it also takes the calls that are placed by name, even if they are cheap."""
-    placed = [name for name, compiler in placement.items() if compiler != HOST]
-    if not placed:
-        return policy
-    policy = policy or RegionPolicy(on_top=True)
-    return replace(policy, force=[*policy.force, *placed])
+    return with_names(policy, force=[name for name, compiler in placement.items() if compiler != HOST])
 
 
 def _cause(error: Exception) -> str:

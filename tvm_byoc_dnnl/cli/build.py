@@ -101,6 +101,7 @@ def compile(
 
 @click.command(short_help="Write a model as a C program without TVM and Python.")
 @model_options
+@placement_option
 @precision_options
 @click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it does not exist.")
 def emit(build: Build, output: Path) -> None:
@@ -123,7 +124,8 @@ def emit(build: Build, output: Path) -> None:
     with progress(f"partitioning {model.name}") as show:
         mod = to_relax(model.load(), shapes=settings["shapes"])
         options = with_precision(build.compiler, None, settings)
-        mod = api.partition(mod, build.compiler, policy=settings["policy"], options=options)
+        where = {name: settings[name] for name in ("policy", "placement")}
+        mod = api.partition(mod, build.compiler, **where, options=options)
         show(f"writing {output}")
         files = write(mod, output)
     say(f"{model.name}: {', '.join(file.name for file in files)}")

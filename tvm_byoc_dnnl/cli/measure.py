@@ -20,6 +20,7 @@ from .common import (
     Build,
     check_outputs,
     model_options,
+    placement_option,
     precision_options,
     progress,
     say,
@@ -37,6 +38,7 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
 
 @click.command(short_help="Show how a model's time is spent, primitive by primitive.")
 @model_options
+@placement_option
 @precision_options
 @_INPUTS
 @click.option(
@@ -109,27 +111,31 @@ def _tolerance(given: Sequence[str]) -> float | dict[str, float] | None:
 
 @click.command(short_help="Compare every region with TVM, and find the call that is wrong.")
 @model_options
+@placement_option
 @precision_options
 @_INPUTS
 @click.option("--tolerance", "tolerances", multiple=True, metavar="[DTYPE=]NUMBER",
               help="Largest gap: a share of the largest value, of all or of DTYPE, or steps as in 'int8=1 step'. "
               "May be repeated.  [default: by dtype]")  # fmt: skip
+@click.option("--against", default="tvm", show_default=True, metavar="ENGINE",
+              help="Compare with tvm, region by region, or the whole model with onnxruntime.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
-def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], json_file: str | None) -> int:
+def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against: str, json_file: str | None) -> int:
     """Run every region of MODEL by its compiler and by TVM alone on the same inputs; exit status 1 where they differ.
 
     \b
       tvm-byoc verify model.onnx
       tvm-byoc verify model.onnx --inputs in.npz --tolerance 1e-4
       tvm-byoc verify model.onnx --compiler my_npu --tolerance 'int8=1 step'
+      tvm-byoc verify model.onnx --against onnxruntime
     """
     from ..report.verify import verify as compare
 
     check_outputs(json_file)
     arrays, model = _inputs(inputs), build.model
-    with progress(f"comparing the regions of {model.name} with TVM; large ones take a while"):
-        tolerance = _tolerance(tolerances)
-        report = compare(model.load(), arrays, compiler=build.compiler, **build.settings, tolerance=tolerance)
+    with progress(f"comparing {model.name} with {against}; large models take a while"):
+        how = {**build.settings, "tolerance": _tolerance(tolerances), "against": against}
+        report = compare(model.load(), arrays, compiler=build.compiler, **how)
     write_data(report.to_json(), json_file)
     if json_file != "-":
         click.echo(report.to_text())

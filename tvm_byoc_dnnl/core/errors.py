@@ -113,6 +113,7 @@ register_error("SystemExit", SystemExit)
 #: argument → an example of it
 _MAPPINGS = {
     "shapes": "{'x': (1, 3, 224, 224)}",
+    "place": "{'relax.nn.relu': 'tvm'}",
     "placement": "{'relax.nn.relu': 'tvm'}",
     "options": "{'my_npu': {'cores': 4}}",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
@@ -128,3 +128,21 @@ class RegionPolicy:
                 f"min_intensity={self.min_intensity:g} per byte"
             )
         return ""
+
+
+def with_names(
+    policy: RegionPolicy | None, exclude: Sequence[str] = (), force: Sequence[str] = ()
+) -> RegionPolicy | None:
+    """The policy, or those of the namespaces, and calls that are excluded and forced besides.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If they are no names.
+    """
+    if not exclude and not force:
+        return policy
+    named = RegionPolicy(exclude=exclude, force=force, on_top=True)
+    if policy is None:
+        return named
+    return replace(policy, exclude=[*policy.exclude, *exclude], force=[*policy.force, *force])

@@ -31,10 +31,10 @@ from ..pipeline.library_file import is_library
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
 from ..prepare import Prepare
-from ..regions.policy import RegionPolicy
+from ..regions.policy import RegionPolicy, with_names
 from ..runtime.runner import Runner, load
 from ..tuning.candidates import known_times
-from ..tuning.database import choices_of
+from ..tuning.database import choices_of, with_places
 from ..tuning.plans import Times, times_of
 from ..tuning.tune import placement_for
 from ..vendors.blobs import to_be_described
@@ -249,6 +249,9 @@ def explain(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     *,
     policy: RegionPolicy | None = None,
+    exclude: Sequence[str] = (),
+    force: Sequence[str] = (),
+    place: Mapping[str, str] | None = None,
     placement: Mapping[str, str] | None = None,
     precision: str = "float32",
     weights: str | None = None,
@@ -270,7 +273,7 @@ def explain(
         known.
     compiler : str or sequence of str, optional
         Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    policy, shapes, placement, precision, weights, activations, int8, options, dry_run
+    policy, exclude, force, place, shapes, placement, precision, weights, activations, int8, options, dry_run
         As in `compile` and `partition`.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
@@ -291,7 +294,8 @@ def explain(
         If the model cannot be imported or loaded, was built without the pipeline ``"byoc"``, or ``output`` is unknown.
     """
     check_output(output)
-    check_types(compiler, shapes=shapes, policy=policy, placement=placement, options=options)
+    check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
+    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
     if _is_compiled(model):
         return _of_compiled(model, shapes)
     chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}

@@ -11,7 +11,7 @@ model ──partition──> run, the arguments of each region recorded
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,15 +20,18 @@ import tvm
 from tvm import relax
 
 from ..api.compile import DEFAULT_COMPILER, PRECISIONS, partition, with_precision
+from ..core.errors import InputError, check_types, one_of
 from ..frontends import to_relax
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
 from ..pipeline import PIPELINE
 from ..pipeline.regions import settle_regions
 from ..regions.functions import flatten_region
-from ..regions.policy import RegionPolicy
+from ..regions.policy import RegionPolicy, with_names
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
+from ..tuning.database import with_places
 from ..vendors.namespaces import OPTIONS_ATTR
+from .against import AGAINST, ONNXRUNTIME, TVM, OutputGap, beside_onnxruntime, is_onnx
 from .formats import Shown, count
 
 Tolerance = float | Mapping[str, float] | None
@@ -76,7 +79,9 @@ class Verification(Shown):
     tolerance : float, mapping of dtype to float, or None
         The one of the caller; None for those of `comparison`.
     regions : list of RegionGap
-        In the order in which they are called.
+        In the order in which they are called; with ``against="onnxruntime"`` only where an output is wrong.
+    outputs : list of OutputGap
+        The model's outputs beside those of ONNX Runtime, where it was asked.
     from_float32 : float or None
         How far the model's outputs are from those of the default settings, as a gap, where ``precision``,
         ``weights``, ``activations`` or ``int8`` was given: the price of these, for which `ok` does not ask.
@@ -84,12 +89,13 @@ class Verification(Shown):
 
     tolerance: Tolerance
     regions: list[RegionGap] = field(default_factory=list)
+    outputs: list[OutputGap] = field(default_factory=list)
     from_float32: float | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every region is right."""
-        return not any(r.difference for r in self.regions)
+        """Whether every region, and every output, is right."""
+        return not any([*(r.difference for r in self.regions), *(o.difference for o in self.outputs)])
 
     @property
     def policy(self) -> RegionPolicy:
@@ -98,12 +104,17 @@ class Verification(Shown):
 
     def _said(self) -> str:
         wrong = [r.region for r in self.regions if r.difference]
-        return f"{count(len(self.regions), 'region')}, " + (f"wrong: {', '.join(wrong)}" if wrong else "all right")
+        wrong += [o.output for o in self.outputs if o.difference]
+        what = [count(len(part), name) for name, part in (("output", self.outputs), ("region", self.regions)) if part]
+        found = f"wrong: {', '.join(wrong)}" if wrong else "all right"
+        return f"{' and '.join(what) or count(0, 'region')}, {found}"
 
     def to_dict(self) -> dict[str, Any]:
         """The data."""
         regions = [{**asdict(r), "gap": r.gap if np.isfinite(r.gap) else "inf"} for r in self.regions]
         stored = {"ok": self.ok, "tolerance": self.tolerance, "regions": regions}
+        if self.outputs:
+            stored["outputs"] = [{**asdict(o), "gap": o.gap if np.isfinite(o.gap) else "inf"} for o in self.outputs]
         return stored if self.from_float32 is None else {**stored, "from_float32": self.from_float32}
 
     def to_json(self) -> str:
@@ -111,8 +122,12 @@ class Verification(Shown):
         return json.dumps(self.to_dict(), indent=1)
 
     def to_text(self) -> str:
-        """A line per region, and what to do."""
+        """A line per output or region, and what to do."""
         lines = []
+        for o in self.outputs:
+            lines.append(f"{'WRONG' if o.difference else 'ok':<6}{o.output:<24} gap {o.gap:.2e} to ONNX Runtime")
+            if o.difference:
+                lines.append(f"      {o.difference}")
         for r in self.regions:
             lines.append(f"{'WRONG' if r.difference else 'ok':<6}{r.region:<12}{r.calls:>5} calls   gap {r.gap:.2e}")
             if r.difference:
@@ -120,7 +135,9 @@ class Verification(Shown):
             if r.culprit:
                 how = "alone" if r.alone else "together with the calls before it"
                 lines.append(f"      first wrong call: {r.culprit} ({r.pattern}), wrong {how}")
-        if not self.regions:
+        if not self.ok and not any(r.difference for r in self.regions):
+            lines.append("each region is as TVM computes it: the import, TVM, or rounding in many layers differs")
+        if not self.regions and not self.outputs:
             lines.append("no region: nothing is offloaded")
         if self.from_float32 is not None:
             lines.append(f"outputs of the model differ from those in float32 by {self.from_float32:.2e}")
@@ -142,9 +159,16 @@ def verify(
     int8: str = "exact",
     tolerance: float | Mapping[str, Any] | None = None,
     policy: RegionPolicy | None = None,
+    exclude: Sequence[str] = (),
+    force: Sequence[str] = (),
+    place: Mapping[str, str] | None = None,
+    placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    against: str = TVM,
 ) -> Verification:
     """Run every region by its compiler and by TVM alone on the same inputs, and find the errors.
+
+    Or run the whole model and ONNX Runtime, which also shows what the import or TVM has wrong.
 
     Parameters
     ----------
@@ -152,8 +176,11 @@ def verify(
         The model, partitioned already or not.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
-    compiler, shapes, precision, weights, activations, int8, policy, options
+    compiler, shapes, precision, weights, activations, int8, policy, exclude, force, place, placement, options
         As in `compile`.
+    against : str
+        ``"tvm"``, or ``"onnxruntime"``, for an ONNX model: its outputs are compared with those of ONNX Runtime, which
+        runs the graph as it is written; the regions only where an output is wrong.
     tolerance : float or mapping, optional
         Largest gap that is accepted, or dtype → gap: ``{"int8": "1 step", "float32": 1e-4}``. By default that of the
         result's dtype in `comparison.TOLERANCES`, and what
@@ -163,14 +190,24 @@ def verify(
     Returns
     -------
     Verification
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        As of `compile`; if ``against`` is unknown, or ONNX Runtime is not installed or refuses the model.
     """
+    check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
+    one_of("against", against, AGAINST)
+    if against == ONNXRUNTIME and not is_onnx(model):
+        raise InputError(f"against is {against!r}, and the model is a {type(model).__name__}; expected one of ONNX")
+    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
     if isinstance(tolerance, Mapping):
         tolerance = {**TOLERANCES, **as_tolerances(tolerance)}
     mod = imported = to_relax(model, shapes=shapes)
     precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     chosen = with_precision(compiler, options, precisions)
     if not any(codegen_of(f) for f in mod.functions.values()):
-        mod = partition(mod, compiler, policy=policy, options=chosen)
+        mod = partition(mod, compiler, policy=policy, placement=placement, options=chosen)
     mod = settle_regions(mod)
     built_with = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
     regions = {gv.name_hint: f.with_attr(OPTIONS_ATTR, built_with) for gv, f in mod.functions.items() if codegen_of(f)}
@@ -181,9 +218,15 @@ def verify(
     else:
         tensors = runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
     arguments, outputs = _arguments(runner, regions, tensors)
-    for name, given in arguments.items():
-        allowed = _tolerance(regions[name], chosen) if tolerance is None else tolerance
-        report.regions.append(_check(name, regions[name], given, allowed))
+    if against == ONNXRUNTIME:
+        given = dict(zip(runner.input_names, arrays_in(tensors), strict=True))
+        got = dict(zip((o.name for o in runner.outputs), outputs, strict=True))
+        allowed = _tolerance(regions.values(), chosen) if tolerance is None else tolerance
+        report.outputs = beside_onnxruntime(model, given, got, allowed)
+        arguments = {} if report.ok else arguments
+    for name, of_region in arguments.items():
+        allowed = _tolerance([regions[name]], chosen) if tolerance is None else tolerance
+        report.regions.append(_check(name, regions[name], of_region, allowed))
     if chosen != (options or {}):
         plain = Runner(
             tvm.compile(partition(imported, compiler, policy=policy, options=options), "llvm", relax_pipeline=PIPELINE)
@@ -192,15 +235,16 @@ def verify(
     return report
 
 
-def _tolerance(region: relax.Function, options: Mapping[str, Any]) -> float | None:
-    """The largest gap of a region that may compute in bfloat16; None for those of `comparison`.
+def _tolerance(regions: Iterable[relax.Function], options: Mapping[str, Any]) -> float | None:
+    """The largest gap behind regions of which some may compute in bfloat16; None for those of `comparison`.
 
     Each result between two primitives is rounded, by 2^-9 at most. Such errors add up like the steps of a random walk,
     with the root of their number; four times as much is allowed, as elsewhere.
     """
-    if options.get(codegen_of(region), {}).get("precision", PRECISIONS[0]) == PRECISIONS[0]:
-        return None
-    return float(2**-7 * np.sqrt(sum(isinstance(value, relax.Call) for _, value in bindings_of(region))))
+    usual = PRECISIONS[0]
+    rounded = [r for r in regions if options.get(codegen_of(r), {}).get("precision", usual) != usual]
+    results = sum(isinstance(value, relax.Call) for region in rounded for _, value in bindings_of(region))
+    return float(2**-7 * np.sqrt(results)) if rounded else None
 
 
 def _call(runner: Runner, tensors: Sequence[Any]) -> Any:

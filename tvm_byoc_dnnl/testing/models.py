@@ -16,6 +16,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..core.errors import InputError
+from ..report.against import ort_run
+
+__all__ = ["LIGHT_MODELS", "light_model", "ort_run", "random_inputs"]
 
 LIGHT_MODELS = (
     "resnet50",
@@ -178,20 +181,3 @@ def random_inputs(
             array = rng.standard_normal(shape)
         inputs[value.name] = np.asarray(array, dtype=dtype)
     return inputs
-
-
-def ort_run(model: onnx.ModelProto | bytes | str | Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Outputs of ``model`` computed by ONNX Runtime on the CPU: the reference of the tests.
-
-    It runs the graph as written, because ONNX Runtime's own rewrites change the numbers of quantised models by some
-    percent.
-    """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
-    source = str(source) if isinstance(source, Path) else source
-    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(inputs))
