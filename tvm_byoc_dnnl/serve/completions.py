@@ -171,7 +171,7 @@ def _event(record: Mapping[str, Any]) -> str:
 
 
 def _reason(stream: Any) -> str | None:
-    return None if stream is None else "length" if getattr(stream, "finished", None) == "length" else "stop"
+    return None if stream is None else "length" if stream.finished == "length" else "stop"
 
 
 def _usage(streams: Mapping[int, Any]) -> dict[str, int]:
