@@ -10,9 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, ops, prepared, rand, run
-from tvm_byoc_dnnl.core.errors import ByocError, UnsupportedError
+from tvm_byoc_dnnl.core.errors import ByocError, InputError, UnsupportedError
 from tvm_byoc_dnnl.frontends import to_relax
 
 INF, NAN = np.inf, np.nan
@@ -70,7 +71,7 @@ def test_a_sequence_as_input_is_refused() -> None:
 
 # ---- reductions -------------------------------------------------------------------------------------
 
-REDUCTIONS = ["Sum", "SumSquare", "L1", "L2", "LogSum", "LogSumExp", "Prod", "Max", "Min"]
+REDUCTIONS = ["Sum", "SumSquare", "L1", "L2", "LogSum", "LogSumExp", "Prod", "Max", "Mean", "Min"]
 
 
 @pytest.mark.parametrize("kind", REDUCTIONS)
@@ -99,6 +100,46 @@ def test_a_result_without_elements_is_left_alone() -> None:
     x = np.zeros((0, 4), "float32")
     model = typed([node("ReduceSum", ["x", "a"], ["y"], keepdims=0)], {"x": x}, {"a": ints(1)}, opset=18)
     assert ops(to_relax(model)) == {"sum": 1}
+
+
+def test_the_mean_of_no_integers_is_refused() -> None:
+    mean = node("ReduceMean", ["x", "a"], ["y"], name="m")
+    with pytest.raises(InputError, match=r"ReduceMean \(node `m`\) has the mean of no integers, of .* \(0, 3\)"):
+        to_relax(typed([mean], {"x": np.zeros((0, 3), "int32")}, {"a": ints(0)}, opset=18))
+
+
+# ---- sizes and limits at their ends -----------------------------------------------------------------
+
+NO_SCALES = np.zeros(0, "float32")
+ENDS: list[tuple[onnx.NodeProto, int, dict[str, np.ndarray], np.ndarray]] = [
+    *((node("TopK", ["x", "k"], ["y", ""], axis=axis), 11, {"k": ints(0)}, rand(3, 4)) for axis in (0, 1)),
+    *(
+        (node("AffineGrid", ["x", "s"], ["y"], align_corners=corners), 20, {"s": ints(*size)}, rand(2, *theta))
+        for corners in (0, 1)
+        for size, theta in (((2, 3, 1, 5), (2, 3)), ((2, 3, 5, 1), (2, 3)), ((2, 1, 2, 1, 3), (3, 4)))
+    ),
+    *(
+        (node("Clip", ["x"], ["y"], **limits), 6, {}, np.array([-INF, -2, 3, INF], "float32"))
+        for limits in ({}, {"min": -1.0}, {"max": 1.0}, {"min": -INF})
+    ),
+    *(
+        (
+            node("Resize", ["x", "", "f", "s"], ["y"], mode=mode),
+            18,
+            {"f": NO_SCALES, "s": ints(1, 2, 0, 5)},
+            rand(1, 2, 4, 5),
+        )
+        for mode in ("nearest", "linear")
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "opset", "constants", "x"), ENDS, ids=lambda v: getattr(v, "op_type", None))
+def test_sizes_and_limits_at_their_ends(made: onnx.NodeProto, opset: int, constants: Any, x: np.ndarray) -> None:
+    model = typed([made], {"x": x}, constants, opset=opset)
+    with np.errstate(all="ignore"):
+        (want,) = ReferenceEvaluator(model).run(None, {"x": x})
+    assert_right(np.asarray(byoc.Runner(byoc.compile(model))(x)), want, 1e-5, least=1.0, elementwise=True)
 
 
 # ---- integers ---------------------------------------------------------------------------------------

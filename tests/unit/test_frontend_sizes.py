@@ -105,3 +105,53 @@ def test_counts_of_elements_that_must_agree(behind: str) -> None:
         np.testing.assert_allclose(run(*feeds.values()), reference.run(None, feeds)[0], rtol=1e-6)
     with pytest.raises(InputError):
         run(x, np.ones(4, "float32"))
+
+
+# ---- sizes that are open in one operand and known in another ------------------------------------------------
+
+_VECTOR = ("c",)
+_ROTARY = {"x": (2, 3, 4, "w"), "cos": (2, 4, 3), "sin": (2, 4, 3)}
+OTHERS: list[tuple[str, int, dict[str, Any], dict[str, Any], dict[str, int]]] = [
+    ("Conv", 11, {"x": ("n", "c", 7, 7), "w": (4, 3, "h", "v")}, {"kernel_shape": [3, 2]}, {"h": 3, "v": 2}),
+    ("Conv", 11, {"x": (2, 4, "h", 7), "w": ("o", "i", 3, 3)}, {"group": 2}, {"o": 6, "i": 2, "h": 5}),
+    ("InstanceNormalization", 6, {"x": (2, "c", 4, 5), "s": ("d",), "b": (3,)}, {}, {"d": 3}),
+    ("BatchNormalization", 15, {"x": (2, "c", 5), **dict.fromkeys("sbm", ("d",)), "v": (3,)}, {}, {"d": 3}),
+    ("GroupNormalization", 21, {"x": (2, "c", 5), "s": ("d",), "b": (4,)}, {"num_groups": 2}, {"c": 4, "d": 4}),
+    ("RotaryEmbedding", 23, _ROTARY, {}, {"w": 6}),
+    ("RotaryEmbedding", 23, {**_ROTARY, "x": (2, 4, "w")}, {"num_heads": 2}, {"w": 12}),
+    ("AffineGrid", 20, {"x": ("n", 2, 3), "size": [2, 3, 4, 1]}, {"align_corners": 1}, {}),
+]
+
+
+@pytest.mark.parametrize(("op", "opset", "inputs", "attrs", "sizes"), OTHERS)
+def test_what_another_operand_says(op: str, opset: int, inputs: Any, attrs: Any, sizes: dict[str, int]) -> None:
+    rng, given, feeds = np.random.default_rng(1), {"n": 2, "c": 3, **sizes}, {}
+    values = []
+    for name, dims in inputs.items():
+        is_size = name == "size"
+        kind, declared = (TensorProto.INT64, [len(dims)]) if is_size else (TensorProto.FLOAT, dims)
+        values.append(helper.make_tensor_value_info(name, kind, declared))
+        feeds[name] = np.array(dims) if is_size else rng.random([given.get(d, d) for d in dims], "float32")
+    node = helper.make_node(op, list(inputs), ["y"], name="node", **attrs)
+    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    got = np.asarray(byoc.Runner(byoc.compile(model))(*feeds.values()))
+    np.testing.assert_allclose(got, ReferenceEvaluator(model).run(None, feeds)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "inputs", "message"),
+    [
+        ("Conv", 11, {"x": (1, 3, 7, 7), "w": (4, 3, "h", 3)}, "with windows of open sizes; fix them, or add"),
+        ("GroupNormalization", 21, {"x": (2, "c", 5), "s": _VECTOR, "b": _VECTOR}, "has c channels, an open number"),
+        ("RotaryEmbedding", 23, {**_ROTARY, "cos": (2, 4, "h"), "sin": (2, 4, "h")}, "rotates h pairs of w columns"),
+        ("RotaryEmbedding", 23, {**_ROTARY, "x": (2, 3, 4, 7)}, "rotates 7 columns by 3 cosines"),
+    ],
+)
+def test_what_no_operand_says_is_refused(op: str, opset: int, inputs: Any, message: str) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in inputs.items()]
+    node = helper.make_node(op, list(inputs), ["y"], name="it", **({"num_groups": 1} if op[0] == "G" else {}))
+    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    with pytest.raises(byoc.ByocError, match=rf"{op} \(node `it`\).*{message}"):
+        byoc.compile(model)

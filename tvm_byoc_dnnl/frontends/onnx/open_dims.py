@@ -134,6 +134,8 @@ def _number(size: Any) -> int | None:
 
 def _expression(text: str) -> ast.expr | None:
     """The sum or product that a dim's name says, as the syntax tree of Python; ``None`` if it is none."""
+    if re.search(r"(?<!\w)\d+_", text):  # the name `0_1`, which is a number for Python
+        return None
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         return tree if all(n.isascii() for n in _names(tree)) else None

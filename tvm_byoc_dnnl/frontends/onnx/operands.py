@@ -158,7 +158,7 @@ class _Operands:
                 int((d if isinstance(d, int) else 1) * float(f)) for d, f in zip(dims, factors, strict=False)
             )
         if not last:
-            yield from self.sizes(3, "sizes", 1)
+            yield from self.sizes(3, "sizes", 1 if self.attr("keep_aspect_ratio_policy", "stretch") != "stretch" else 0)
 
     def range(self) -> Iterator[str]:
         """Start, limit and step."""
@@ -204,8 +204,9 @@ class _Operands:
         if count is None or count.size != 1:
             return
         size = dims[self.attr("axis", -1)] if dims else None
-        if count.item() < 1 or (isinstance(size, int) and count.item() > size):  # TVM takes all for 0
-            yield f"takes {count.item()} elements; expected 1 to {size if isinstance(size, int) else 'the axis has'}"
+        if count.item() < 0 or (isinstance(size, int) and count.item() > size):
+            most = size if isinstance(size, int) else "the number of elements of its axis"
+            yield f"takes {count.item()} elements; expected 0 to {most}"
 
     def slice(self) -> Iterator[str]:
         """Steps."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..emit import Emit
+from ..emit import Emit, np_dtype
 from ..table import definition, operator
 from ..value import Node, Value
 
@@ -18,9 +18,14 @@ definition("Swish", since=24)
 def _bounds(node: Node) -> tuple[Value | None, Value | None]:
     if node.opset >= 11:
         return node.input(1), node.input(2)
-    dtype = node.needed(0).dtype
-    low, high = (node.attr(name) for name in ("min", "max"))
-    return tuple(None if v is None else Value(known=np.array(v, dtype)) for v in (low, high))  # type: ignore[return-value]
+    dtype = np_dtype(node.needed(0).dtype)
+    if node.opset < 6:  # no limits are the default
+        given = [node.attr("min", -math.inf), node.attr("max", math.inf)]
+    else:
+        largest = float(np.finfo("float32").max)
+        given = [node.attr("min", -largest), node.attr("max", largest)]
+    low, high = (Value(known=np.array(v, dtype)) for v in given)
+    return low, high
 
 
 @operator("Clip")

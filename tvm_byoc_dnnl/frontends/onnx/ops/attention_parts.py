@@ -238,7 +238,7 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
     batch, length, heads, width = x.sizes
     half = cos.sizes[-1]
     if isinstance(half, Dim) or isinstance(width, Dim):
-        raise e.refused("has rotary columns of an open number; fix it")
+        raise e.refused(f"rotates {half} pairs of {width} columns; fix these open sizes")
     if 2 * half > width:
         raise e.refused(f"rotates {2 * half} columns of heads that have {width}")
     cos, sin = (e.reshape(t, [*t.sizes[:2], 1, half]) for t in (cos, sin))
@@ -256,6 +256,19 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
     return parts[0] if len(parts) == 1 else e.concat(parts, 3)
 
 
+def _of_one_width(e: Emit, x: Value, cos: Value, sin: Value, heads: int, used: int) -> tuple[Value, Value, Value]:
+    """Heads of as many columns as the tables are for; an open number is that of the others."""
+    parts, half = heads if x.rank == 3 else 1, cos.sizes[-1]
+    columns = used or x.sizes[-1] // parts
+    if isinstance(columns, int) and (columns % 2 or (isinstance(half, int) and half != columns // 2)):
+        raise e.refused(f"rotates {columns} columns by {half} cosines; expected an even number, and half as many")
+    known = columns // 2 if isinstance(columns, int) else half
+    if isinstance(known, int):
+        x = x if used else e.agree(x, [*x.sizes[:-1], 2 * known * parts])
+        cos, sin = (e.agree(t, [*t.sizes[:-1], known]) for t in (cos, sin))
+    return x, cos, sin
+
+
 def _same(node: Node) -> list[Type]:
     return [node.needed(0).type]
 
@@ -268,18 +281,16 @@ def _of_runtime(e: Emit, node: Node) -> Value:
         raise node.refused("has `is_packed_batching`, which no CPU computes")
     used = node.attr("rotary_embedding_dim", 0)
     heads = node.attr("num_heads", 0)
-    half = cos.sizes[-1]
     if used and heads == 0:
         raise node.wrong("has `rotary_embedding_dim` and no `num_heads`")
     batch, length = x.sizes[0], x.sizes[2 if x.rank == 4 else 1]
     if positions.rank == 1:  # an offset
         positions = arange(e, length) + e.cast(positions, "int64")
         positions = e.expand(e.reshape(positions, [1, length]), [batch, length])
-    width = x.sizes[-1]
-    if x.rank == 3:
-        each = width // heads if heads else 2 * half
-        return _by_rows(e, x, positions, cos, sin, width // each, node.attr("interleaved", 0))
-    return _by_rows(e, x, positions, cos, sin, 0, node.attr("interleaved", 0))
+    if x.rank == 3 and not heads:
+        heads = x.sizes[-1] // (2 * cos.sizes[-1])
+    x, cos, sin = _of_one_width(e, x, cos, sin, heads, used)
+    return _by_rows(e, x, positions, cos, sin, heads, node.attr("interleaved", 0))
 
 
 @operator("RotaryEmbedding", since=23, types=_same, whole=True)
@@ -288,10 +299,7 @@ def _of_onnx(e: Emit, node: Node) -> Value:
     used, heads = node.attr("rotary_embedding_dim", 0), node.attr("num_heads", 0)
     if x.rank == 3 and not heads:
         raise node.wrong("has an input of rank 3 and no `num_heads`")
-    width = x.sizes[-1] if x.rank == 4 else x.sizes[-1] // heads
-    half = cos.sizes[-1]
-    if half * 2 != (used or width):
-        raise node.wrong(f"has {half} columns of cosines; expected {(used or width) // 2}")
+    x, cos, sin = _of_one_width(e, x, cos, sin, heads, used)
     return _by_rows(e, x, node.input(3), cos, sin, heads, node.attr("interleaved", 0))
 
 

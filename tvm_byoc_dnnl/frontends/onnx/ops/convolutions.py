@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +20,15 @@ from .spatial import Windows, halves
 _LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 
 
-def _kernel(node: Node, weight: Value) -> Sequence[Any]:
+def _windowed(e: Emit, node: Node, weight: Value) -> tuple[Value, list[int]]:
+    """The weights, and the sizes of their windows, which must be known: by the weights, or by `kernel_shape`."""
     if weight.dims is None or len(weight.sizes) - 2 not in _LAYOUTS:
         raise node.refused(f"has weights of {weight}; expected 1, 2 or 3 spatial axes")
-    node.attr("kernel_shape")
-    return weight.sizes[2:]
+    weight = e.agree(weight, [*weight.sizes[:2], *(node.attr("kernel_shape") or weight.sizes[2:])])
+    kernel = [k for k in weight.sizes[2:] if isinstance(k, int)]
+    if len(kernel) < len(weight.sizes) - 2:
+        raise node.refused(f"has weights of {weight} with windows of open sizes; fix them, or add `kernel_shape`")
+    return weight, kernel
 
 
 def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
@@ -35,9 +38,11 @@ def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
 @operator("Conv")
 def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | None = None) -> Value:
     """The convolution of values by the attributes of a node."""
-    kernel = _kernel(node, weight)
+    weight, kernel = _windowed(e, node, weight)
     declared, groups, rank = Windows.of(node, data, kernel), node.attr("group", 1), len(kernel)
-    data = e.agree(data, [data.sizes[0], weight.sizes[1] * groups, *data.sizes[2:]])
+    channels = common([weight.sizes[1] * groups, data.sizes[1]])
+    data = e.agree(data, [data.sizes[0], channels, *data.sizes[2:]])
+    weight = e.agree(weight, [weight.sizes[0], channels // groups, *kernel])
     windows = declared
     if not windows.is_fixed:  # SAME of open sizes: Relax's operators have pads that are numbers
         data = padded(e, data, [0, 0, *windows.before], [0, 0, *windows.after])
@@ -62,10 +67,8 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
 @operator("ConvTranspose")
 def _conv_transpose(e: Emit, node: Node, data: Value, weight: Value, bias: Value | None = None) -> Any:
     """Pads cut the full result; what ``output_padding`` has beyond them is zeros."""
-    kernel = list(_kernel(node, weight))
+    weight, kernel = _windowed(e, node, weight)
     rank = len(kernel)
-    if any(isinstance(k, Dim) for k in kernel):
-        raise node.refused("has weights of open sizes")
     ones, zeros = [1] * rank, [0] * rank
     usual = (("strides", ones), ("dilations", ones), ("output_padding", zeros), ("pads", zeros * 2))
     strides, dilations, extra, pads = (list(node.attr(name) or default) for name, default in usual)
@@ -112,7 +115,7 @@ def _deform_conv(
 ) -> Any:
     """The sampled windows as columns, and their product with the weights."""
     if weight.shape is None or len(weight.shape) != 4:
-        raise node.refused("has weights of open sizes, or not two spatial axes")
+        raise node.refused(f"has weights of {weight}; expected two spatial axes, and known sizes")
     node.attr("kernel_shape")
     windows = Windows.of(node, data, weight.shape[2:])
     groups, parts = node.attr("group", 1), node.attr("offset_group", 1)

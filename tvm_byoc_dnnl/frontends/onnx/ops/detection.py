@@ -8,12 +8,14 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ....core.limits import MOST_PIXELS, MOST_SAMPLES
-from ..dim import Dim, Size, min_of, product
+from ..dim import Size, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
+from .attention_parts import arange
 from .computed import asked, computed, lowest, within, written
 from .ordering import keys
+from .shapes import ints_of, whole
 
 # ---- NonMaxSuppression ------------------------------------------------------------------------------------
 
@@ -183,15 +185,24 @@ def _max_roi_pool(e: Emit, node: Node, x: Value, *, spatial_scale: float = 1.0, 
 _METHODS = {"linear": "bilinear", "cubic": "bicubic"}
 
 
+def _points(e: Emit, count: Size, dtype: str, align: bool) -> Value:
+    """The points of one axis between -1 and 1; the first one is alone at -1 where the corners are points."""
+    places = e.cast(arange(e, count), dtype)
+    if align:
+        return places * 2.0 / e.cast(whole(max_of(count - 1, 1)), dtype) - 1.0
+    return (places * 2.0 + 1.0) / e.cast(whole(count), dtype) - 1.0
+
+
 @operator("AffineGrid", since=20)
-def _affine_grid(e: Emit, node: Node, x: Value, *, align_corners: int = 0) -> Any:
-    size = node.ints(1, "the size")
-    assert size is not None
-    if any(isinstance(s, Dim) for s in size[2:]):
-        raise node.refused("has open sizes")
-    align = bool(align_corners)
-    grid = e.affine_grid(x, size=tuple(size[2:]), align_corners=align)
-    return e.transpose(grid, [0, *range(2, len(size)), 1])
+def _affine_grid(e: Emit, node: Node, theta: Value, *, align_corners: int = 0) -> Any:
+    """The points of a regular grid, each times ``theta (N, r, r + 1)``, whose columns begin with the last axis."""
+    size: list[Size] = (ints_of(e, node, 1, "size") or [])[2:]
+    rank = len(size)
+    lines = [_points(e, n, theta.dtype, bool(align_corners)) for n in size]
+    along = [e.reshape(line, [n, *[1] * (rank - 1 - a)]) for a, (line, n) in enumerate(zip(lines, size, strict=True))]
+    points = [e.expand(line, size) for line in (*reversed(along), e.const(1, theta.dtype))]
+    flat = e.reshape(e.stack(points, -1), [product(size), rank + 1])
+    return e.reshape(e.matmul(flat, e.transpose(theta, [0, 2, 1])), [theta.sizes[0], *size, rank])
 
 
 @operator("GridSample", since=16)

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from ..dim import Dim, product
-from ..emit import Emit
+from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Type, Value
 from .attention_parts import arange
@@ -23,6 +23,12 @@ def _per_channel(e: Emit, x: Value, rank: int) -> Value:
     return e.call(relax.op.reshape, x, shape=[-1, *[1] * (rank - 2)])
 
 
+def _of_channels(e: Emit, data: Value, *vectors: Value) -> list[Value]:
+    """Data, and vectors with one number for each channel: an open number of them is that of the others."""
+    channels = common([data.sizes[1], *(v.sizes[0] for v in vectors)])
+    return [e.agree(data, [data.sizes[0], channels, *data.sizes[2:]]), *(e.agree(v, [channels]) for v in vectors)]
+
+
 def _in(e: Emit, dtype: str, *values: Value) -> list[Value]:
     return [e.cast(v, dtype) for v in values]
 
@@ -33,9 +39,12 @@ def _in(e: Emit, dtype: str, *values: Value) -> list[Value]:
 @operator("BatchNormalization")
 def _batch_norm(e: Emit, node: Node) -> Any:
     """Before opset 14 the other results say that the model is trained."""
-    data, scale, bias, mean, variance = (node.needed(i) for i in range(5))
+    data, *vectors = (node.needed(i) for i in range(5))
     epsilon, momentum = node.attr("epsilon", 1e-5), node.attr("momentum", 0.9)
     spatial = node.attr("spatial", 1)
+    if spatial:
+        data, *vectors = _of_channels(e, data, *vectors)
+    scale, bias, mean, variance = vectors
     for name in ("is_test", "consumed_inputs"):
         node.attr(name)
     training = bool(node.attr("training_mode", 0)) if node.opset >= 14 else any(node.wanted[1:])
@@ -91,6 +100,7 @@ def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value,
 def _instance_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value, *, epsilon: float = 1e-05) -> Any:
     rank = len(data.sizes)
     node.attr("consumed_inputs")
+    data, scale, bias = _of_channels(e, data, scale, bias)
     axes = list(range(2, rank))
     mean, variance = _moments(e, data, axes)
     return _normalised(e, data, epsilon, mean, variance, *(_per_channel(e, v, rank) for v in (scale, bias)))
@@ -99,9 +109,11 @@ def _instance_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value, 
 @operator("GroupNormalization", since=18)
 def _group_norm(e: Emit, node: Node, x: Value, scale: Value, bias: Value, *, num_groups: int = 1) -> Any:
     """Scale and shift are those of groups in opset 18, and of channels since 21."""
+    if node.opset >= 21:
+        x, scale, bias = _of_channels(e, x, scale, bias)
     rank, own, channels = len(x.sizes), x.dtype, x.sizes[1]
     if isinstance(channels, Dim):
-        raise node.refused("has an open number of channels")
+        raise node.refused(f"has {channels} channels, an open number; fix it")
     if node.opset < 21:
         wide = [num_groups, channels // num_groups]
         scale, bias = (e.reshape(e.expand(e.reshape(v, [num_groups, 1]), wide), [channels]) for v in (scale, bias))

@@ -84,6 +84,9 @@ def _top(e: Emit, node: Node, x: Value) -> Any:
     axis, largest = _axis(node, dims, -1), bool(node.attr("largest", 1))
     node.attr("sorted", 1)  # results that may have any order are sorted
     k = node.attr("k") if node.opset < 10 else int_of(e, node, 1, "k")
+    if k == 0:  # TVM takes all for 0
+        none = e.cut(x, axis, 0, 0)
+        return [none, e.value(relax.op.zeros(e.shape(none.sizes), "int64"))]
     how = {"k": k if isinstance(k, int) else -1, "axis": axis, "ret_type": "indices", "largest": largest}
     places = e.topk(keys(e, x), dtype="int64", **how)
     if isinstance(k, Dim):

@@ -110,13 +110,13 @@ def _is_subtracted(e: Emit, x: Value) -> bool:
 
 _Reduce = Callable[[Emit, Value, "list[int] | None", bool], Value]
 #: operator → the reduction, the result of no elements, and what it does to each element where it reduces nothing
-_REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any] | None, Any]] = {
+_REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any], Any]] = {
     "ReduceL1": (lambda e, x, axes, keep: _sum(e, abs(x), axes, keep), lambda _: 0, relax.op.abs),
     "ReduceL2": (_by_float(lambda e, x, *how: e.sqrt(_sum(e, x * x, *how))), lambda _: 0, relax.op.abs),
     "ReduceLogSum": (_by_float(lambda e, x, *how: e.log(_sum(e, x, *how))), lambda _: -math.inf, relax.op.log),
     "ReduceLogSumExp": (_by_float(_log_sum_exp), lambda _: -math.inf, None),
     "ReduceMax": (_extreme(True), lambda t: _least(t, False), None),
-    "ReduceMean": (_mean, None, None),
+    "ReduceMean": (_mean, lambda _: math.nan, None),
     "ReduceMin": (_extreme(False), lambda t: _least(t, True), None),
     "ReduceProd": (lambda e, x, axes, keep: e.prod(x, axis=axes, keepdims=keep), lambda _: 1, None),
     "ReduceSum": (_sum, lambda _: 0, None),
@@ -148,10 +148,12 @@ def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
     if _has_no_axes(node):
         return x if of_one is None else e.call(of_one, x)
     axes = _axes(node)
-    if x.dims is not None and of_nothing is not None:
+    if x.dims is not None:
         sizes = [1 if axes is None or a in axes else d for a, d in enumerate(x.sizes)]
         is_empty = any(d == 0 for a, d in enumerate(x.sizes) if axes is None or a in axes)
         kept = [s for a, s in enumerate(sizes) if keep or not (axes is None or a in axes)]
+        if is_empty and node.op == "ReduceMean" and not _is_float(x) and 0 not in kept:
+            raise node.wrong(f"has the mean of no integers, of a tensor of {x}; expected sizes of 1 or more")
         if is_empty:
             with np.errstate(invalid="ignore"):  # -∞ as an integer is the least one
                 one = np.asarray(of_nothing(np_dtype(x.dtype))).astype(np_dtype(x.dtype))

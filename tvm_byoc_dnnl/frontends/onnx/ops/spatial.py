@@ -39,8 +39,6 @@ class Windows:
     @classmethod
     def of(cls, node: Node, data: Value, kernel: Sequence[Any]) -> Windows:
         """Those of a node with the usual attributes."""
-        if data.dims is None or any(isinstance(k, Dim) for k in kernel):
-            raise node.refused("has data of unknown rank, or weights of open sizes")
         rank = len(data.sizes) - 2
         if len(kernel) != rank:
             raise node.wrong(f"has windows of {list(kernel)} for {rank} spatial axes")
