@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.importing import check, node, onnx_model, rand, run
 from tvm_byoc_dnnl import Runner, compile
-from tvm_byoc_dnnl.core.errors import UnsupportedError
+from tvm_byoc_dnnl.core.errors import ByocError, UnsupportedError
 from tvm_byoc_dnnl.frontends import to_relax
 
 pytestmark = pytest.mark.native
@@ -214,3 +214,42 @@ def test_a_branch_that_cannot_be_imported_is_refused_by_the_name_of_its_operator
     image = graph([node("ImageDecoder", ["x"], ["y"])])
     with pytest.raises(UnsupportedError, match=r"ai\.onnx\.ImageDecoder"):
         to_relax(onnx_model([either(image, OTHER)], {"c": (), "x": (2, 2)}, dtypes=FLAG))
+
+
+# ---- branches of which the rest of the model takes one --------------------------------------------------------
+
+ONE = {"one": np.array([1]), "axis": np.array(1)}
+_SIZE = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "axis"], ["n"]), node("Equal", ["n", "one"], ["c"])]
+_SQUEEZED = either(graph([node("Squeeze", ["x", "one"], ["y"])]), graph([node("Identity", ["x"], ["y"])]), ["u"])
+#: name → what reads the result, the last size that it is for, and one that it is not for
+TAKEN = {
+    "the first": (node("Gemm", ["u", "w"], ["y"]), 1, 2),
+    "the second": (node("Transpose", ["u"], ["y"], perm=[2, 1, 0]), 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", list(TAKEN))
+def test_of_branches_of_other_ranks_the_one_is_taken_that_the_rest_can_be_computed_with(name: str) -> None:
+    reader, size, other = TAKEN[name]
+    constants = {**ONE, "w": rand(4, 3)}
+    model = onnx_model([*_SIZE, _SQUEEZED, reader], {"x": (2, "n", 4)}, constants)
+    check(model, inputs={"x": rand(2, size, 4)}, tolerance=1e-4)
+    with pytest.raises(ByocError, match=r"If.*the rest of the model cannot be computed with the branch"):
+        Runner(compile(model))(rand(2, other, 4))
+
+
+def test_a_branch_that_is_for_other_sizes_fails_only_where_it_is_chosen() -> None:
+    branches = [
+        graph([node("Gemm", ["x", w], ["y"])], constants={w: rand(size, 4)}) for w, size in (("a", 5), ("b", 6))
+    ]
+    run_it = Runner(compile(onnx_model([either(*branches)], {"c": (), "x": (3, 6)}, dtypes=FLAG)))
+    assert np.asarray(run_it(np.array(False), rand(3, 6))).shape == (3, 4)
+    with pytest.raises(ByocError, match="the branch that these inputs choose"):
+        run_it(np.array(True), rand(3, 6))
+
+
+def test_a_state_says_what_the_batch_is() -> None:
+    nodes = [node("GRU", ["x", "w", "r", "", "", "h"], ["", "t"], hidden_size=3), node("Squeeze", ["t"], ["y"])]
+    weights = {"w": rand(1, 9, 5), "r": rand(1, 9, 3)}
+    model = onnx_model(nodes, {"x": ("t", "batch", 5), "h": (1, 1, 3)}, weights, opset=11)
+    check(model, inputs={"x": rand(4, 1, 5), "h": rand(1, 1, 3)}, tolerance=1e-4)

@@ -130,9 +130,8 @@ def _dims(layer: Layer) -> tuple[Any, Any, Any, str]:
     source, recurrent = (layer.inputs[role] for role in ("source", "recurrent"))
     dims, sizes = shape_dims(source.ty), shape_dims(recurrent.ty)
     if dims is None or sizes is None or len(dims) != 3 or len(sizes) != 3:
-        raise UnsupportedError(
-            f"{layer.cell} has the source {source.ty} and the weights {recurrent.ty}; expected shapes of rank 3"
-        )
+        kind = UnsupportedError if dims is None or sizes is None else InputError
+        raise kind(f"has the source {source.ty} and the weights {recurrent.ty}; expected shapes of rank 3")
     steps, batch = dims[:2] if not layer.batch_major else (dims[1], dims[0])
     return steps, batch, sizes[2], dtype_of(source.ty)
 

@@ -12,7 +12,7 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax
 
-from ...core.errors import UnsupportedError
+from ...core.errors import InputError, UnsupportedError
 from ...ir.tvm_compat import is_a, make_constant, tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, symbols_of
 from .value import EMITTING, STORED, Node, Value
@@ -24,6 +24,7 @@ LARGE = 1 << 12  # elements: smaller arrays are copied
 #: at most this many numbers of open sizes are written into a model
 _MOST = 64
 
+_Tensor = relax.TensorType
 Operand = Any  # a Value, an expression, a number or an array
 
 
@@ -44,6 +45,7 @@ class Emit:
         self.weights: list[tuple[Any, np.ndarray]] = []  # large constants and the arrays that they were made of
         self.node: Node | None = None  # that is being converted
         self.given: set[Any] = set()  # the symbols that its parameters have, or that these decide
+        self.settled: dict[Any, Size] = {}  # those of them that must be a number, or a call is refused
 
     # ---- values -------------------------------------------------------------------------------------
 
@@ -103,6 +105,10 @@ class Emit:
     def call(self, function: Callable[..., Any], *operands: Operand, **attrs: Any) -> Value:
         """The result of one call, whose operands are values, expressions, numbers or arrays."""
         like = next((x for x in operands if isinstance(x, Value)), None)
+        if any(
+            isinstance(x, Value) and x.dims is None and is_a(getattr(x.expr, "ty", None), _Tensor) for x in operands
+        ):
+            raise self.refused("reads a tensor of unknown rank")  # no kernel can
         return self.value(function(*(x if x is None else self.tensor(x, like) for x in operands), **attrs))
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
@@ -186,9 +192,14 @@ class Emit:
             return x
         for a, b in zip(own or (), dims, strict=False):
             if isinstance(a, int) and isinstance(b, int) and a != b:
-                raise self.refused(f"needs sizes that are equal, and they are {a} and {b}")
+                what = f"needs sizes that are equal, and they are {a} and {b}"
+                raise self.node.wrong(what) if self.node is not None else InputError(f"the model {what}")
             if isinstance(b, Dim) and is_within(b, a):  # TVM would put the expression in the symbol's place without end
                 raise self.refused(f"needs the sizes {a} and {b} to be equal; fix one of the open sizes in them")
+        for pair in zip(own or (), dims, strict=False):
+            for a, b in (pair, pair[::-1]):
+                if isinstance(a, Dim) and isinstance(b, int) and expr_of(a) in self.given:
+                    self.settled[expr_of(a)] = b
         tensor = self.tensor(x)
         if own is not None and any(
             hidden or symbol not in self.given

@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir.supply import UniqueNameSupply
 
 from ...core.compilation import current
-from ...core.errors import UnsupportedError
+from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.tvm_fast import ByIdentity, items
 from ...ir.signature import DIMS_ATTR, OUTPUTS_ATTR
 from ...ir.tvm_compat import is_a
@@ -32,6 +32,8 @@ from .walk import Missing, Shared, Walk, built
 __all__ = ["to_module"]
 
 _LINEAR = ("relax.matmul", *(f"relax.nn.conv{d}d{t}" for d in (1, 2, 3) for t in ("", "_transpose")))
+#: how often a model is imported, with other branches of those `If` whose results differ in rank
+_MOST_TRIED = 32
 
 
 def to_module(
@@ -51,9 +53,34 @@ def to_module(
     weights : Weights
         Its constants that are not in the model. Their arrays become TVM's, without a copy.
     """
+    first: ByocError | None = None
+    waiting: list[dict[str, bool]] = [{}]
+    for _ in range(_MOST_TRIED):
+        shared = Shared(model, waiting.pop())
+        try:
+            return _module(shared, model, inputs, outputs, weights)
+        except (InputError, UnsupportedError) as error:
+            first = first or error
+            # The rest of the model may be possible with one branch only. Then a call that chooses the other one fails.
+            for keys, at in ((shared.unsure, len(waiting)), (shared.impossible, 0)):
+                waiting[at:at] = [
+                    {**shared.supposed, key: is_first} for key in [*keys][:1] for is_first in (False, True)
+                ]
+        if not waiting:
+            break
+    assert first is not None
+    raise first
+
+
+def _module(
+    shared: Shared,
+    model: onnx.ModelProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Weights,
+) -> tvm.IRModule:
     shapes = relax_shapes(inputs)
     plan = Plan(model.graph.node, [o.name for o in outputs])
-    shared = Shared(model)
     params = _parameters(inputs, shapes)
     fresh = {id(array) for array in weights.values()}
 

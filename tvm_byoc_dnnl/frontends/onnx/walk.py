@@ -53,9 +53,16 @@ class Shared:
         The builder of ``main``, which collects the functions of branches.
     weights : list
         Large constants of Relax, and the arrays that they were made of.
+    supposed : dict of str to bool
+        Which branch of an ``If`` is taken that only a call decides, for those whose branches differ in rank.
+    unsure : dict of str
+        The others of this kind, in order.
+    impossible : dict of str
+        Those of which a branch is not as ONNX defines it, at least for the sizes that the model is imported for.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, supposed: Mapping[str, bool] | None = None) -> None:
+        self.supposed, self.unsure, self.impossible = supposed or {}, dict[str, None](), dict[str, None]()
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.root: relax.BlockBuilder = relax.BlockBuilder()
         self.weights: list[tuple[Any, np.ndarray]] = []

@@ -7,11 +7,12 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ...core.errors import InputError, UnsupportedError
 from ...core.tvm_fast import items
 from ...ir.tvm_compat import constant_numpy, is_a, is_constant
 from ...whole import Operator, attributes_of, declare, inputs_of, wanted_of
 from .dim import Size, expr_of, size_of
-from .emit import Emit
+from .emit import Emit, common
 from .table import Entry, outputs
 from .value import Node, Type, Value, numbers
 
@@ -67,12 +68,31 @@ def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:
             isinstance(value, tuple) and all(isinstance(v, _NUMBERS) for v in value)
         ):
             raise node.refused(f"has the attribute `{key}`, which is no number and no string")
-    inputs = [None if v is None else _argument(e, v, i in whole.sizes) for i, v in enumerate(node.inputs)]
-    result = e.bb.emit(whole.call(inputs, node.attrs, wanted, node.name))
+    given = _of_one_batch(e, node) if node.domain == "" and node.op in ("LSTM", "GRU", "RNN") else node.inputs
+    inputs = [None if v is None else _argument(e, v, i in whole.sizes) for i, v in enumerate(given)]
+    try:
+        result = e.bb.emit(whole.call(inputs, node.attrs, wanted, node.name))
+    except (InputError, UnsupportedError) as error:  # of its types
+        raise error if node.name in str(error) else type(error)(f"{node.what}: {error}") from error
     if sum(wanted) == 1:
         return [Value(result) if w else None for w in wanted]
     found = iter(range(sum(wanted)))
     return [Value(e.bb.emit(relax.TupleGetItem(result, next(found)))) if w else None for w in wanted]
+
+
+def _of_one_batch(e: Emit, node: Node) -> list[Value | None]:
+    """The inputs of a recurrent layer; the source, the lengths and the states are of one batch."""
+    axis = 0 if node.attr("layout", 0) else 1
+    axes = {0: axis, 4: 0, 5: axis, 6: axis}
+    there = [(node.needed(i), axis) for i, axis in axes.items() if node.input(i) is not None]
+    if any(len(v.sizes) <= axis for v, axis in there):
+        return node.inputs  # what the operator refuses
+    batch = common([v.sizes[axis] for v, axis in there])
+
+    def agreed(v: Value, axis: int) -> Value:
+        return e.agree(v, [batch if a == axis else d for a, d in enumerate(v.sizes)])
+
+    return [v if v is None or i not in axes else agreed(v, axes[i]) for i, v in enumerate(node.inputs)]
 
 
 def _argument(e: Emit, value: Value, is_size: bool) -> Any:

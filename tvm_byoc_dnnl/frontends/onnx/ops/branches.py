@@ -10,13 +10,16 @@ from typing import Any
 
 import onnx
 from tvm import relax
+from tvm.script.ir_builder import tirx as T
 
+from ....core.errors import InputError
 from ....core.tvm_fast import items
 from ....ir.tvm_compat import dtype_of, is_a, shape_dims
 from ..dim import Dim, Size, Undecided, equal, expr_of, size_of
 from ..emit import Emit
 from ..scope import Boundary, PlainBlocks
 from ..value import Node, Value
+from .computed import asked, written
 
 __all__ = ["chosen", "decided", "flat", "formed"]
 
@@ -26,24 +29,30 @@ _NAMES = ("then_branch", "else_branch")
 def chosen(walk: Any, node: Node, scope: Any) -> Sequence[Value | None]:
     """The results of an ``If``."""
     branches: list[onnx.GraphProto] = [node.attr(name) for name in _NAMES]
-    taken = decided(node.needed(0))
+    condition, e = node.needed(0), walk.emit
+    taken = decided(condition)
     if taken is not None:
+        return walk.subgraph(branches[not taken], scope)
+    key = f"{node.name} {node.proto.output[0] if node.proto is not None else ''}"
+    if key in walk.shared.supposed:
+        taken = walk.shared.supposed[key]
+        _demand(e, condition, taken, f"{node.what}: the rest of the model cannot be computed with the branch")
         return walk.subgraph(branches[not taken], scope)
     if walk.is_dataflow:
         raise PlainBlocks
-    e: Emit = walk.emit
-    made = [
-        walk.branch(graph, scope, name) for graph, name in zip(branches, ("then_branch", "else_branch"), strict=True)
-    ]
-    condition = node.needed(0)
-    if condition.dtype != "bool":
-        raise node.wrong(f"has a condition of type {condition.dtype}; expected bool")
+    try:
+        made = [walk.branch(graph, scope, name) for graph, name in zip(branches, _NAMES, strict=True)]
+    except InputError:
+        walk.shared.impossible.setdefault(key)
+        raise
     flag = e.tensor(e.reshape(condition, []))
     ways = [_called(e, function, arguments) for function, arguments, _ in made]
     forms, other = (forms for _, _, forms in made)
     if forms != other:
         raise node.refused(f"has branches with sequences of {forms} and of {other} items (-1: a tensor)")
     types = [_types(result) for _, result in ways]
+    if any(then.ndim != other.ndim for then, other in zip(*types, strict=True)):
+        walk.shared.unsure.setdefault(key)
     joined = [_joined(node, i, *two) for i, two in enumerate(zip(*types, strict=True))]
     wide = [inside for inside, _, _ in joined] if any(differ for _, _, differ in joined) else []
     whole = _chosen_by(e, flag, [_ended(e, way, wide) for way in ways], walk.boundary)
@@ -77,6 +86,18 @@ def decided(condition: Value) -> bool | None:
         return bool(condition.known.reshape(-1)[0])
     except Undecided:
         return None
+
+
+def _demand(e: Emit, condition: Value, wanted: bool, message: str) -> None:
+    """Let calls fail whose condition is another one."""
+    message = f"{message} that these inputs choose; expected inputs for the other one"
+
+    def write(flag: Any, one: Any) -> None:
+        with T.Assert(flag[0] == wanted, message, "ByocInputValueError"):
+            one[0] = T.int64(1)
+
+    flag = e.cast(e.reshape(condition, [1]), "int32")
+    asked(e, written(e, "check_condition", write, [flag], [([1], "int64")])[0], [1])
 
 
 def _chosen_by(e: Emit, flag: Any, ways: list[relax.SeqExpr], boundary: Boundary | None) -> Any:

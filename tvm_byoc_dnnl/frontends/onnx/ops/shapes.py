@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dim import Dim, Size, equal, product, quotient
+from ..dim import Dim, Size, equal, product, quotient, substituted
 from ..emit import Emit, common
 from ..table import operator
-from ..value import Node, Value, numbers
+from ..value import EMITTING, Node, Value, numbers
 from .computed import asked
 
 #: at most this many elements are computed when a model is imported
@@ -195,6 +195,7 @@ def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
 def _squeezed_axes(node: Node) -> list[int]:
     axes, dims = node.attr_or_input("axes", 1), node.needed(0).sizes
     if axes is None:
+        dims = tuple(substituted(d, EMITTING.get().settled) for d in dims)
         if any(isinstance(d, Dim) for d in dims):
             raise node.refused(
                 f"has no axes, and its input has the shape ({', '.join(map(str, dims))}): the number of dimensions of "
