@@ -62,7 +62,7 @@ class Way:
         if self.transform == "align_corners" and any(map(_may_be_one, (*shape[2:], *(a.out for a in axes)))):
             return False  # TVM divides by the length - 1
         is_open = any(not isinstance(n, int) for n in shape[2:])
-        if (self.mode, self.transform) == ("linear", "asymmetric") and is_open:
+        if self.mode != "nearest" and self.transform == "asymmetric" and is_open:
             return False  # TVM fails while it simplifies the coordinates
         ranks = (4,) if self.mode == "cubic" else (3, 4, 5)
         return len(shape) in ranks and all(a.axis > 1 and a.is_even for a in axes)
