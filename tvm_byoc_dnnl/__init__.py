@@ -12,6 +12,7 @@ with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch lo
     import tvm
     from tvm import relax
 
+    from .core import errors_in_tvm as _errors_in_tvm  # noqa: F401
     from .pipeline import PIPELINE
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from .core.verdict import Reject as Reject, Works as Works
 from .frontends import to_relax as to_relax
 from .frontends.onnx.own_operators import register_onnx_operator as register_onnx_operator
 from .ir.relax_utils import bindings_of as bindings_of, composite_of as composite_of
-from .ir.signature import TensorInfo as TensorInfo
+from .core.tensor_info import TensorInfo as TensorInfo
 from .ir.tvm_compat import (
     constant_numpy as constant_numpy,
     dtype_of as dtype_of,

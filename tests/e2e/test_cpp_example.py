@@ -14,7 +14,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
 from tests.isa import isa_limit
-from tvm_byoc_dnnl.core._native import _LIBRARY
+from tvm_byoc_dnnl.core._native import LIBRARY
 from tvm_byoc_dnnl.patterns.dnnl import library as dnnl
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp"
@@ -77,9 +77,9 @@ def run(program, *arguments, status=0, needs_library=False):
 def test_the_program_gets_the_same_bits(program, case, form, tmp_path):
     expected, inputs = write_data(case, tmp_path)
     ex = byoc.compile(case.module, output=form.partition(",")[0])
-    linked = ["-Wl,--no-as-needed", str(_LIBRARY), f"-Wl,-rpath,{_LIBRARY.parent}"]
+    linked = ["-Wl,--no-as-needed", str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}"]
     ex.export_library(tmp_path / "model.so", options=linked if form == "module, linked" else [])
-    library = ["--library", _LIBRARY] if form == "module" else []
+    library = ["--library", LIBRARY] if form == "module" else []
     needs = form != "source"
     out, _ = run(program, *library, "--repeat", 3, *expected, tmp_path / "model.so", *inputs, needs_library=needs)
     outputs = case.run()
@@ -129,7 +129,7 @@ def test_mistakes_are_messages(program, tmp_path):
         assert err.startswith("run_model: ") and message in err
 
     byoc.compile(SYMBOLIC.module).export_library(tmp_path / "symbolic.so")
-    symbolic = ["--library", _LIBRARY, tmp_path / "symbolic.so", inputs[0]]
+    symbolic = ["--library", LIBRARY, tmp_path / "symbolic.so", inputs[0]]
     _, err = run(program, *symbolic, status=2, needs_library=True)
     assert "has a symbolic shape" in err
 

@@ -54,7 +54,7 @@ else:
 def fake_dnnl(folder: Path, version: tuple[int, int, int], without: str = "") -> None:
     """A libdnnl.so.3 that has the functions that our library wants, and says that it is of this version."""
     wanted = subprocess.run(
-        ["nm", "-D", "--undefined-only", _native._LIBRARY.with_name("libtvm_byoc_engine_dnnl.so")],
+        ["nm", "-D", "--undefined-only", _native.LIBRARY.with_name("libtvm_byoc_engine_dnnl.so")],
         text=True,
         capture_output=True,
         check=True,

@@ -91,7 +91,7 @@ class Held:
     """A runner whose calls wait until they are let go."""
 
     def __init__(self) -> None:
-        from tvm_byoc_dnnl.ir.signature import TensorInfo
+        from tvm_byoc_dnnl.core.tensor_info import TensorInfo
 
         self.inputs = (TensorInfo("x", "float32", ("n", 16)),)
         self.outputs = (TensorInfo("y", "float32", ("n", 16)),)

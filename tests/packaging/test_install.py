@@ -21,7 +21,7 @@ ENGINE = "tvm_byoc_dnnl/lib/libtvm_byoc_engine_dnnl.so"
 _PARTS = ("", "_common", "_common_types", "_config", "_types", "_version")
 _OURS = (
     p.name
-    for folder in ("executor", "kernels", "dnnl/emitted")
+    for folder in ("executor", "kernels", "dnnl/emitted", "native")
     for p in (ROOT / "codegen_src" / folder).glob("*byoc_*.h")
 )
 HEADERS = {

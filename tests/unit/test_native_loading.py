@@ -27,7 +27,7 @@ def unloaded(monkeypatch, tmp_path):
     library = tmp_path / "libtvm_byoc_dnnl.so"
     library.write_bytes(b"not a library")
     monkeypatch.setattr(_native, "_handle", None)
-    monkeypatch.setattr(_native, "_LIBRARY", library)
+    monkeypatch.setattr(_native, "LIBRARY", library)
     return library
 
 
@@ -127,7 +127,7 @@ def test_another_vendors_model_needs_no_onednn(tmp_path):
         bb.emit_func_output(out)
     for compiler in ("ccompiler", "dnnl"):
         byoc.compile(bb.get(), compiler=compiler).export_library(tmp_path / f"{compiler}.so")
-    lib = shutil.copy(_native._LIBRARY, tmp_path)
+    lib = shutil.copy(_native.LIBRARY, tmp_path)
     ran = subprocess.run(
         [sys.executable, "-c", _WITHOUT_DNNL, lib, tmp_path / "ccompiler.so", tmp_path / "dnnl.so"],
         capture_output=True,

@@ -13,12 +13,12 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import OverwritableWeights, compiling, knowing, stage
-from ..core.errors import ByocError, InputError, UnsupportedError, check_types, one_of
-from ..core.threads import check_number
+from ..core.errors import ByocError, InputError, UnsupportedError, check_number, check_types, one_of
+from ..core.tensor_info import shape_options
 from ..core.tvm_fast import without_collecting
 from ..frontends import to_relax
 from ..ir.relax_utils import codegen_of
-from ..ir.signature import inputs_of, shape_options
+from ..ir.signature import inputs_of
 from ..partitioning.annotate.choice import PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph

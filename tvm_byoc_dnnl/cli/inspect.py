@@ -16,7 +16,7 @@ from ..api.compile import ARGUMENTS, DEFAULT_COMPILER
 from ..calls.model import ReportData, from_record
 from ..core.errors import InputError
 from ..core.files import read_text, write_text
-from ..ir.signature import TensorInfo, shape_options
+from ..core.tensor_info import TensorInfo, shape_options
 from ..pipeline.library_file import is_library
 from .common import (
     EXISTING_FILE,

@@ -13,9 +13,10 @@ from typing import Any
 from .errors import NativeLibraryError
 from .machine import few_spins
 
-_LIBRARY = Path(__file__).resolve().parents[1] / "lib" / "libtvm_byoc_dnnl.so"
+#: our library
+LIBRARY = Path(__file__).resolve().parents[1] / "lib" / "libtvm_byoc_dnnl.so"
 #: C headers that emitted source may include
-INCLUDE = _LIBRARY.parent / "include"
+INCLUDE = LIBRARY.parent / "include"
 _ENGINE = "libtvm_byoc_engine_{}.so"
 #: advice for an error that names libgomp
 OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
@@ -74,7 +75,7 @@ def checksum(tensor: Any) -> int:
 def engines() -> list[str]:
     """Names of the engines whose libraries are in the same folder as ours."""
     prefix, suffix = _ENGINE.split("{}")
-    files = _LIBRARY.parent.glob(_ENGINE.format("*"))
+    files = LIBRARY.parent.glob(_ENGINE.format("*"))
     return sorted(file.name.removeprefix(prefix).removesuffix(suffix) for file in files)
 
 
@@ -103,16 +104,16 @@ def engine_available(name: str) -> bool:
 def _load() -> ctypes.CDLL:
     import tvm_ffi  # noqa: F401  (maps libtvm_ffi.so, which our library needs)
 
-    if not _LIBRARY.is_file():
+    if not LIBRARY.is_file():
         raise NativeLibraryError(
-            f"the native library is not built: {_LIBRARY} does not exist. Install the package with pip "
+            f"the native library is not built: {LIBRARY} does not exist. Install the package with pip "
             "(pip install . builds it), or in a source tree: cmake -S . -B build && cmake --build build && "
             "cmake --install build --prefix ."
         )
     try:
-        return ctypes.CDLL(str(_LIBRARY))
+        return ctypes.CDLL(str(LIBRARY))
     except OSError as error:
-        raise NativeLibraryError(f"cannot load {_LIBRARY}: {error}. {_advice(str(error))}") from error
+        raise NativeLibraryError(f"cannot load {LIBRARY}: {error}. {_advice(str(error))}") from error
 
 
 def _advice(error: str) -> str:
@@ -126,7 +127,7 @@ def _advice(error: str) -> str:
         )
     else:
         cure = "reinstall the package: pip install --force-reinstall tvm-byoc-dnnl"
-    return f"Searched: {_LIBRARY.parent} and its run path. {cure}"
+    return f"Searched: {LIBRARY.parent} and its run path. {cure}"
 
 
 def _register_help() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import tvm
 import tvm_ffi
 
+from .arrays import check_device, dense, described
 from .errors import InputError
 
 #: the alignment that TVM's generated code assumes of a tensor's first byte
 _ALIGNMENT = 64
-_CPU = 1  # kDLCPU
 
 
 def as_tensor(
@@ -40,14 +40,12 @@ def as_tensor(
     if in_place and isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.kind in "fiub":
         value = tvm_ffi.from_dlpack(np.asarray(_Writable(value)))
     if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
-        return as_copy(_array(value, name, expected))
-    device = int(value.__dlpack_device__()[0])
-    if device != _CPU:
-        raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
+        return as_copy(dense(value, name, expected, _is_known))
+    check_device(value, name, expected)
     if not isinstance(value, tvm.runtime.Tensor):
         value = _from_dlpack(value, name, expected)
-    dense = value.is_contiguous() or (with_gaps and value.shape[-1:] != () and value.strides[-1] == 1)
-    if dense and (not aligned or value.data_ptr() % _ALIGNMENT == 0):
+    is_dense = value.is_contiguous() or (with_gaps and value.shape[-1:] != () and value.strides[-1] == 1)
+    if is_dense and (not aligned or value.data_ptr() % _ALIGNMENT == 0):
         return value
     return tvm.runtime.tensor(np.ascontiguousarray(np.asarray(_Memory(value))).view(str(value.dtype)))
 
@@ -69,21 +67,11 @@ def as_copy(array: np.ndarray) -> tvm.runtime.Tensor:
     return tvm_ffi.from_dlpack(copy)
 
 
-def _array(value: Any, name: str, expected: str) -> np.ndarray:
-    """A dense array of numbers."""
+def _is_known(dtype: np.dtype) -> bool:
     try:
-        array = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        raise InputError(f"{name} is {_described(value)} that makes no array, expected {expected}") from None
-    try:
-        known = array.dtype.isnative and tvm.runtime.DataType(array.dtype.name)
+        return bool(tvm.runtime.DataType(dtype.name))
     except (TypeError, ValueError):
-        known = None
-    if not known:
-        what = f"an array of {array.dtype}" if isinstance(value, np.ndarray) else _described(value)
-        cure = f"; convert it with .astype({array.dtype.newbyteorder('=').name!r})" if not array.dtype.isnative else ""
-        raise InputError(f"{name} is {what}, expected {expected} as a NumPy array or anything with __dlpack__{cure}")
-    return np.ascontiguousarray(array).reshape(array.shape)  # which makes one dim of none
+        return False
 
 
 def _from_dlpack(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
@@ -92,18 +80,10 @@ def _from_dlpack(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
     except Exception as error:
         first = error
     try:
-        return tvm.runtime.tensor(_array(np.from_dlpack(value), name, expected))  # read-only memory
+        return tvm.runtime.tensor(dense(np.from_dlpack(value), name, expected, _is_known))  # read-only memory
     except Exception:
         said = (str(first).strip() or type(first).__name__).splitlines()[-1]
-        raise InputError(f"{name} is {_described(value)} that cannot be read ({said}), expected {expected}") from first
-
-
-def _described(value: Any) -> str:
-    if value is None:
-        return "None"
-    text = repr(value)
-    kind = type(value).__name__
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" + (f" ({text})" if len(text) <= 40 else "")
+        raise InputError(f"{name} is {described(value)} that cannot be read ({said}), expected {expected}") from first
 
 
 class _Memory:

@@ -1,19 +1,15 @@
 """Errors of the package: one class per kind, each message says what, got, expected and what to do.
 
-The C++ side throws the same kinds by name, so they arrive in Python as these classes.
+Nothing of TVM is imported here: the runtime that does without it raises the same errors.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
-
-from tvm_ffi import register_error
-
-from .compilation import cause_of
+from typing import Any, ClassVar
 
 _FILES, _MEMORY = (errno.EMFILE, errno.ENFILE), (errno.ENOMEM,)
 
@@ -22,12 +18,10 @@ class ByocError(Exception):
     """Base class of every error that this package raises on purpose."""
 
 
-@register_error("ByocGraphError")
 class GraphError(ByocError, ValueError):
     """A portable graph (or a Relax region) is malformed."""
 
 
-@register_error("ByocInputError")
 class InputError(ByocError, ValueError):
     """A call's argument has the wrong number, dtype, rank, shape, layout or name."""
 
@@ -44,7 +38,6 @@ class InputIndexError(InputError, IndexError):
     """An index that a call gives, or makes the model compute, is out of range."""
 
 
-@register_error("ByocInputValueError")
 class InputValueError(InputError):
     """A value that a call gives, or makes the model compute, has no result: a divisor of 0, a size below 0."""
 
@@ -73,41 +66,32 @@ def out_of_resources(error: BaseException) -> ByocError | None:
     return None
 
 
-@register_error("ByocUnsupportedError")
 class UnsupportedError(ByocError):
     """The library has no implementation for exactly this on this machine, or an op is not expressible."""
 
+    #: finds what an error with such a text was raised from: tvm-ffi copies one that comes out of a pass without it
+    cause_of: ClassVar[Callable[[str], BaseException | None]] = staticmethod(lambda _text: None)
+
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        # tvm-ffi copies an error that comes out of a pass, without its cause.
-        if (cause := cause_of(str(self))) is not None:
+        if (cause := type(self).cause_of(str(self))) is not None:
             self.__cause__ = cause
 
 
-@register_error("ByocArtifactError")
 class ArtifactError(ByocError, ValueError):
     """A saved module or file is damaged, or of a version that this package does not read."""
 
 
-@register_error("ByocExportError")
 class ExportError(ByocError, RuntimeError):
     """A compiled model cannot be linked into a library, or the library not be written."""
 
 
-@register_error("ByocVendorError")
 class VendorError(ByocError, RuntimeError):
     """A vendor's function failed, or gave what the contract does not say; the message names both."""
 
 
-@register_error("ByocNativeLibraryError")
 class NativeLibraryError(ByocError, ImportError):
     """The native library, or one that it needs, is missing, cannot be loaded or belongs to another package."""
-
-
-# tvm-ffi knows the exceptions that are errors. Ctrl-C inside of a pass or a hook would come out as `RuntimeError('')`,
-# and be taken for a vendor's failure on its way, and `sys.exit(7)` as `RuntimeError('7')`, which says nothing.
-register_error("KeyboardInterrupt", KeyboardInterrupt)
-register_error("SystemExit", SystemExit)
 
 
 #: argument → an example of it
@@ -136,6 +120,19 @@ def one_of(name: str, got: Any, allowed: Sequence[Any]) -> None:
     if not any(got is value or (isinstance(got, str) and got == value) for value in allowed):
         expected = ", ".join(map(repr, allowed))
         raise InputError(f"{name} is {got!r}; expected one of {expected}{did_you_mean(got, allowed)}")
+
+
+def check_number(name: str, value: int | None) -> int | None:
+    """The argument ``threads`` or ``workers`` of a public function, if it is a positive number or ``None``.
+
+    Raises
+    ------
+    InputError
+        If it is something else.
+    """
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise InputError(f"{name} is {value!r}; expected a number from 1 on, or None for the usual one")
+    return value
 
 
 def check_types(compiler: Any = None, **arguments: Any) -> None:

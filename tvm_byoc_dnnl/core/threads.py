@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _native
-from .errors import InputError
 
 
 class Company(NamedTuple):
@@ -31,19 +30,6 @@ class Company(NamedTuple):
         """The sum over the regions of a compiled model."""
         counters = [json.loads(m["plans"]()) for m in _native.regions([module]).values()]
         return cls(*(sum(each[name] for each in counters) for name in cls._fields))
-
-
-def check_number(name: str, value: int | None) -> int | None:
-    """The argument ``threads`` or ``workers`` of a public function, if it is a positive number or ``None``.
-
-    Raises
-    ------
-    InputError
-        If it is something else.
-    """
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise InputError(f"{name} is {value!r}; expected a number from 1 on, or None for the usual one")
-    return value
 
 
 def limited(function: Callable[..., Any], threads: int | None) -> Callable[..., Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tvm import relax, tirx
 
-from ..core.errors import InputError
+from ..core.tensor_info import TensorInfo
 from .tvm_compat import dtype_of, shape_dims, var_name
 
 #: attribute of ``main``: symbol -> the dim that it stands for, such as ``2*h``
@@ -22,59 +20,6 @@ OUTPUTS_ATTR = "output_dims"
 USUAL_SIZES_ATTR = "usual_sizes"
 #: attribute of ``main``: variable -> name of the ONNX node that it is made of
 NODES_ATTR = "onnx_nodes"
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """One input or output of a model.
-
-    Attributes
-    ----------
-    name : str
-        ONNX's own name, such as ``input.1``; of other models the parameter's name, and ``output_0``, ``output_1`` ...
-    dtype : str
-        NumPy's name of the type; empty where the model does not say.
-    shape : tuple of int or str, or None
-        Numbers, and names of open dims; ``None`` where not even the rank is known.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...] | None
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.type_text}"
-
-    @property
-    def type_text(self) -> str:
-        """``float32[N, 3, 224, 224]``."""
-        dims = "…" if self.shape is None else ", ".join(map(str, self.shape))
-        return f"{self.dtype or '?'}[{dims}]"
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every dim is a number."""
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
-
-    def check(self, dtype: str, shape: Sequence[int]) -> None:
-        """Refuse a tensor of another dtype or shape.
-
-        Raises
-        ------
-        InputError
-            If one of them does not fit.
-        """
-        if self.dtype and dtype != self.dtype:
-            raise InputError(
-                f"input {self.name!r} has dtype {dtype}, expected {self.dtype}; convert it with .astype({self.dtype!r})"
-            )
-        if self.shape is None:
-            return
-        fits = len(self.shape) == len(shape) and all(
-            w == d for w, d in zip(self.shape, shape, strict=True) if isinstance(w, int)
-        )
-        if not fits:
-            raise InputError(f"input {self.name!r} has shape {list(shape)}, expected {list(self.shape)}")
 
 
 def inputs_of(func: relax.Function) -> list[TensorInfo]:
@@ -94,88 +39,6 @@ def outputs_of(func: relax.Function) -> list[TensorInfo]:
     infos = [_info(name, ty, symbols) for name, ty in zip(names, types, strict=True)]
     said = list((func.attrs or {}).get(OUTPUTS_ATTR, ()))
     return [_said(info, dims) for info, dims in zip(infos, said, strict=True)] if len(said) == len(infos) else infos
-
-
-def check_symbols(inputs: Sequence[TensorInfo], shapes: Sequence[Sequence[int]]) -> None:
-    """Refuse inputs that have different sizes where the model has one open dim.
-
-    Raises
-    ------
-    InputError
-        If two dims of one name differ.
-    """
-    sizes: dict[str, tuple[int, str]] = {}
-    for info, shape in zip(inputs, shapes):
-        for axis, (name, dim) in enumerate(zip(info.shape or (), shape)):
-            if not isinstance(name, str) or not name.isidentifier():
-                continue
-            here = f"axis {axis} of input {info.name!r}"
-            size, where = sizes.setdefault(name, (int(dim), here))
-            if size != dim:
-                raise InputError(
-                    f"{here} is {dim}, but {where} is {size}; the model has both be {name}: make them equal"
-                )
-
-
-def random_arrays(
-    inputs: Sequence[TensorInfo], seed: int, shapes: Mapping[str, Sequence[int | str]]
-) -> list[np.ndarray]:
-    """Made-up values for inputs, standard normal or small integers; ``shapes`` has those of inputs with open dims.
-
-    Raises
-    ------
-    InputError
-        If a shape is missing, or does not fit.
-    """
-    unknown = [name for name in shapes if all(name != i.name for i in inputs)]
-    if unknown:
-        raise InputError(
-            f"unknown input {unknown[0]!r}; the model's inputs are {', '.join(repr(i.name) for i in inputs)}"
-        )
-    rng = np.random.default_rng(seed)
-    arrays = []
-    for info in inputs:
-        shape = shapes.get(info.name, info.shape)
-        if not info.dtype or shape is None or not all(isinstance(d, int) for d in shape):
-            given = None if info.shape is None else list(info.shape)
-            raise InputError(
-                f"input {info.name!r} has shape {given}, which is not fixed; pass inputs, or shapes: "
-                f"{shape_options(inputs)}"
-            )
-        info.check(info.dtype, list(shape))  # type: ignore[arg-type]
-        values = rng.standard_normal(shape) if "float" in info.dtype else rng.integers(0, 2, shape)  # type: ignore[arg-type]
-        arrays.append(np.asarray(values).astype(info.dtype))
-    return arrays
-
-
-def with_named_sizes(
-    inputs: Sequence[TensorInfo], shapes: Mapping[str, Sequence[int | str]]
-) -> dict[str, Sequence[int | str]]:
-    """``shapes``, and those of the inputs whose open dims have names that these shapes give a size."""
-    sizes = {
-        name: size
-        for info in inputs
-        for name, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False)
-        if isinstance(name, str)
-    }
-    others = {i.name: tuple(sizes.get(d, d) for d in i.shape) for i in inputs if i.shape is not None}  # type: ignore[arg-type]
-    return {**others, **shapes}
-
-
-def shape_options(inputs: Sequence[TensorInfo]) -> str:
-    """The options of the command line that fix the open dims of inputs, with a usual size for each."""
-    options = []
-    for info in inputs:
-        if info.shape is not None and not info.is_static:
-            rank = len(info.shape)
-            dims = [d if isinstance(d, int) else _usual_size(axis, rank) for axis, d in enumerate(info.shape)]
-            options.append("--shape " + shlex.quote(f"{info.name}={','.join(map(str, dims))}"))
-    return " ".join(options)
-
-
-def _usual_size(axis: int, rank: int) -> int:
-    """One batch; the sides of a picture; the length of a text."""
-    return 1 if axis == 0 else 224 if rank == 4 else 128
 
 
 def _names(func: relax.Function, attribute: str) -> Sequence[str]:

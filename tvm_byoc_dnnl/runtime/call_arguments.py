@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 
 from ..core.arguments import as_copy, as_tensor, as_view
-from ..ir.signature import TensorInfo, check_symbols
+from ..core.tensor_info import TensorInfo, check_symbols
 
 #: what NumPy raises at a dtype that DLPack knows and NumPy does not
 _NOT_OF_NUMPY = (BufferError, RuntimeError, TypeError, ValueError)

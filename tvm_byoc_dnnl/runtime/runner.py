@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from os import PathLike
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Literal, overload
 
 import numpy as np
 import tvm
@@ -18,30 +13,28 @@ import tvm
 from ..core import _native
 from ..core.arguments import as_tensor
 from ..core.errors import (
-    ArgumentTypeError,
     ArtifactError,
     ByocError,
     InputError,
     InputIndexError,
     InputValueError,
-    MissingFileError,
     OutOfMemoryError,
     VendorError,
-    out_of_resources,
+    one_of,
 )
-from ..core.threads import Company, check_number
-from ..ir.signature import TensorInfo, random_arrays, with_named_sizes
+from ..core.tensor_info import random_arrays, with_named_sizes
+from ..core.threads import Company
 from ..pipeline import library_file
 from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
+from .base import BaseRunner, loading, tensor_info
 from .call_arguments import InputPlan, SymbolPlan, Views, as_array
 from .machines import NO_MEMORY, Machines, calls_of, fault_of_sizes, give_back
+from .native import Library, NativeRunner
 
-_RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
 
-
-class Runner:
+class Runner(BaseRunner):
     """A compiled model as a Python callable; any number of threads may call it.
 
     It is a context manager, too. Its memory is freed at the end of the context, at `close`, or when no reference to the
@@ -81,8 +74,7 @@ class Runner:
         workers: int | None = None,
         options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self.threads = check_number("threads", threads if threads is not None else getattr(ex, "threads", None))
-        self.workers = check_number("workers", workers) or self._usual_workers()
+        super().__init__(threads if threads is not None else getattr(ex, "threads", None), workers)
         if not isinstance(ex, (tvm.runtime.Executable, tvm.runtime.Module)):
             got = repr(ex) if isinstance(ex, (str, PathLike)) else f"a value of type {type(ex).__name__}"
             raise InputError(
@@ -93,10 +85,7 @@ class Runner:
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
         module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
         machines = Machines(module, entry, self.threads, checked_run_options(options or {}))
-        self._machines: Machines | None = machines
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_lock = threading.Lock()
-        _RUNNERS.add(self)
+        self._model = machines
         self.entry = entry
         vm = machines.start()
         metadata = (read_metadata(vm) if entry == "main" else None) or {}
@@ -107,8 +96,7 @@ class Runner:
         self._views = Views()
         if self._caches:
             self._use_caches = _native.function("tvm_byoc_dnnl.UseCaches")
-        #: the model's inputs in order, under the names that its author gave them; empty when the file does not say
-        self.inputs = tuple(map(_tensor_info, metadata.get("inputs", ())))
+        self.inputs = tuple(map(tensor_info, metadata.get("inputs", ())))
         unaligned, grown = metadata.get("unaligned", ()), self._caches[0] if self._caches else ()
         self._plans = [
             InputPlan(info, i not in unaligned, self._views if i in grown else None)
@@ -118,8 +106,7 @@ class Runner:
         if not all(i.is_static for i in self.inputs):
             machines.pooled = False
             machines.start()
-        #: the model's outputs in order; empty when the file does not say
-        self.outputs = tuple(map(_tensor_info, metadata.get("outputs", ())))
+        self.outputs = tuple(map(tensor_info, metadata.get("outputs", ())))
 
     @property
     def module(self) -> tvm.runtime.Module:
@@ -140,78 +127,13 @@ class Runner:
         Calls that run in other threads, and those that were submitted before, still end normally. Other references to
         `module`, or to a function of it, keep the module loaded.
         """
-        with self._pool_lock:
-            pool, self._pool, self._machines = self._pool, None, None
-        if pool is not None:
-            pool.shutdown(wait=False)
+        self._close()
         give_back()
 
-    def __enter__(self) -> Runner:
-        self._open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Runner cannot be pickled: it is bound to the memory of this process. Give the other process the path of "
-            "the exported library, and call byoc.load(path) there"
-        )
-
-    def __repr__(self) -> str:
-        if self._machines is None:
-            return "<Runner, closed>"
-        return f"<Runner: {', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}>"
-
-    def _open(self) -> Machines:
-        machines = self._machines
-        if machines is None:
-            raise InputError("this Runner is closed; load the model again, or make another Runner of its module before")
-        return machines
-
-    def _usual_workers(self) -> int:
-        cores = len(os.sched_getaffinity(0))
-        return max(1, cores // self.threads) if self.threads is not None else 1
-
-    @property
-    def input_names(self) -> list[str]:
-        """Names of the model's inputs in order; empty when the file does not say."""
-        return [i.name for i in self.inputs]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray]:
-        """Run the model.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            Inputs in the model's order or by name: NumPy arrays, or anything with ``__dlpack__``. A single mapping of
-            names to inputs is taken too.
-
-        Returns
-        -------
-        numpy.ndarray or list of numpy.ndarray
-            The output; a list where the model has several.
-
-        Raises
-        ------
-        InputError
-            If number, name, dtype or shape of an input is wrong, or sizes do not fit each other; an `InputIndexError`
-            for an index out of range, an `InputValueError` for a value without a result, such as a divisor of 0.
-        OutOfMemoryError
-            If the model's tensors need more memory than there is.
-        """
-        return self._call(self._open(), args, kwargs)
-
-    def _call(
-        self, machines: Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> np.ndarray | list[np.ndarray]:
-        named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
-        tensors = self.tensors((), named) if named is not None else self.tensors(args, kwargs)
+    def _call(self, model: Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
+        tensors = self.tensors(args, kwargs)
         try:
-            return self._to_numpy(self._run(machines, tensors))
+            return self._to_numpy(self._run(model, tensors))
         except IndexError as error:
             raise InputIndexError(
                 f"{error}: {self._givers_of(tensors)}; give indices that are within the axis"
@@ -226,50 +148,6 @@ class Runner:
             if fault is None:
                 raise
             raise InputError(f"{fault}: {self._shapes_of(tensors)}; give sizes that it was exported for") from error
-
-    def _givers_of(self, tensors: Sequence[tvm.runtime.Tensor]) -> str:
-        return f"the inputs have it, or the model computes it from them ({self._shapes_of(tensors)})"
-
-    def _shapes_of(self, tensors: Sequence[tvm.runtime.Tensor]) -> str:
-        return ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))
-
-    def submit(self, *args: Any, **kwargs: Any) -> Future[np.ndarray | list[np.ndarray]]:
-        """Run the model in a thread of this runner, and return at once.
-
-        Calls begin in the order in which they were submitted, as many at the same time as the runner has ``workers``.
-        The others wait in a queue, which has no bound: a caller that submits faster than the model runs waits for
-        earlier futures. NumPy arrays are not copied: leave them as they are until the future is done.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As for a call.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            Its result is what a call returns, or its exception what a call raises.
-
-        Raises
-        ------
-        InputError
-            If the runner is closed.
-        """
-        with self._pool_lock:
-            machines = self._open()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="tvm_byoc_dnnl")
-            return self._pool.submit(self._call, machines, args, kwargs)
-
-    def named(self, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
-        """Run the model as a call does, and return the outputs by their names.
-
-        An output that the file has no name for is ``output_0``, ``output_1`` ...
-        """
-        result = self(*args, **kwargs)
-        values = result if isinstance(result, list) else [result]
-        names = [o.name for o in self.outputs] or [f"output_{i}" for i in range(len(values))]
-        return dict(zip(names, values, strict=True))
 
     def tensors(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """Inputs by position and name, checked, as the TVM tensors that `run_tvm` takes."""
@@ -354,64 +232,46 @@ class Runner:
             return as_array(result)
         return [self._views.array(r) if i in self._caches[1] else as_array(r) for i, r in enumerate(result)]
 
-    def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        if not self._describes_inputs:
-            if kwargs:
-                raise InputError("this library does not name its inputs; pass them in order")
-            return list(args)
-        if not kwargs and len(args) == len(self.inputs):
-            return list(args)
-        if not args and len(kwargs) == len(self.inputs) and all(name in kwargs for name in self.input_names):
-            return [kwargs[name] for name in self.input_names]
-        names = self.input_names
-        unknown = [k for k in kwargs if k not in names]
-        if unknown:
-            raise InputError(f"unknown input {', '.join(map(repr, unknown))}; the model's inputs are {_listed(names)}")
-        values = dict(zip(names, args, strict=False))
-        twice = [k for k in kwargs if k in values]
-        if twice:
-            raise InputError(f"input {twice[0]!r} was given twice, by position and by name")
-        values.update(kwargs)
-        if len(args) > len(names) or len(values) != len(names):
-            missing = [n for n in names if n not in values]
-            raise InputError(
-                f"got {len(args) + len(kwargs)} inputs, expected {len(names)}: {_listed(names)}"
-                + (f"; missing {_listed(missing)}" if missing else "")
-            )
-        return [values[n] for n in names]
+
+@overload
+def load(
+    path: str | PathLike[str],
+    *,
+    runtime: Literal["native"],
+    threads: int | None = None,
+    workers: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> NativeRunner: ...
 
 
-def _in_child() -> None:
-    """A fork copies the thread that calls it and no other: the pools of the parent have no threads here."""
-    for runner in list(_RUNNERS):
-        runner._pool_lock, runner._pool = threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
-    shape = entry.get("shape")
-    return TensorInfo(str(entry["name"]), entry.get("dtype", ""), None if shape is None else tuple(shape))
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+@overload
+def load(
+    path: str | PathLike[str],
+    *,
+    runtime: Literal["tvm"] | None = None,
+    threads: int | None = None,
+    workers: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Runner: ...
 
 
 def load(
     path: str | PathLike[str],
     *,
+    runtime: str | None = None,
     threads: int | None = None,
     workers: int | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Runner:
+) -> Runner | NativeRunner:
     """Load a library that ``export_library`` wrote.
 
     Parameters
     ----------
     path : path-like
         The ``.so``.
+    runtime : str, optional
+        ``"native"`` runs a model of which every call is in a region without TVM, by the code that the package
+        ``tvm-byoc-runtime`` has, too; ``"tvm"``, the default, runs every model.
     threads, workers, options : optional
         As for `Runner`.
 
@@ -423,22 +283,22 @@ def load(
         If there is no such file.
     ArtifactError
         If it is no such library, is damaged, or was written by an incompatible version.
+    UnsupportedError
+        If ``runtime="native"`` cannot run it; the message says what needs TVM.
     OutOfFilesError, OutOfMemoryError
         If no descriptor or no memory is left.
     """
-    if not isinstance(path, (str, PathLike)):
-        raise ArgumentTypeError(f"path is a {type(path).__name__}; expected that of a library")
-    path = Path(path)
-    try:
+    one_of("runtime", runtime, (None, "tvm", "native"))
+    with loading(path) as path:
+        if runtime == "native":
+            if options:
+                raise InputError("options are for vendors, whose regions runtime='native' does not run; use 'tvm'")
+            _native.load()
+            return NativeRunner(path, _library(), threads=threads, workers=workers)
         module = library_file.load(path)
-    except FileNotFoundError as error:
-        raise MissingFileError(f"no file {path}; expected a library written by export_library") from error
-    except (ArtifactError, MemoryError, OSError) as error:
-        if (resources := out_of_resources(error)) is not None:
-            raise resources from error
-        if not isinstance(error, OSError):
-            raise
-        raise ArtifactError(
-            f"cannot load {path}: {error.strerror or error}; expected a library written by export_library"
-        ) from error
     return Runner(module, threads=threads, workers=workers, options=options)
+
+
+@cache
+def _library() -> Library:
+    return Library(_native.LIBRARY)

@@ -17,8 +17,8 @@ from .. import __version__
 from ..api.compile import compile
 from ..core.errors import ByocError, InputError, MissingFileError, did_you_mean
 from ..core.files import opened
+from ..core.tensor_info import TensorInfo, check_symbols, random_arrays
 from ..ir.fingerprint import content_key
-from ..ir.signature import TensorInfo, check_symbols, random_arrays
 from ..pipeline.library_file import is_library
 from ..runtime.comparison import differences
 from ..runtime.runner import Runner, load

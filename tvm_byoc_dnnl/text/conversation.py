@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..core.errors import ByocError, InputError
-from ..ir.signature import TensorInfo
+from ..core.tensor_info import TensorInfo
 from ..runtime.runner import Runner
 from .folder import Folder
 

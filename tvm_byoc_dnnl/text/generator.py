@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..api.compile import DEFAULT_COMPILER, compile
-from ..core.errors import ArgumentTypeError, InputError
-from ..core.threads import check_number
+from ..core.errors import ArgumentTypeError, InputError, check_number
 from ..frontends import LastRow
 from ..frontends.gguf.file import SUFFIX as GGUF
 from ..runtime.runner import Runner

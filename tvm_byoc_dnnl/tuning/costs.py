@@ -14,7 +14,7 @@ from tvm import relax
 from tvm_ffi import Shape
 
 from ..core.compilation import compiling, knowing
-from ..ir.signature import TensorInfo, random_arrays
+from ..core.tensor_info import TensorInfo, random_arrays
 from ..ir.tvm_compat import dtype_of
 from ..pipeline import PIPELINE
 from ..regions.cost import shape_of, size_of, usual_sizes

@@ -29,9 +29,10 @@ from tvm import relax
 from ..core.compilation import compiling, knowing
 from ..core.errors import InputError, check_types
 from ..core.own_process import Ended, Worker, answer
+from ..core.tensor_info import shape_options
 from ..frontends import to_relax
 from ..ir.fingerprint import content_key
-from ..ir.signature import inputs_of, shape_options
+from ..ir.signature import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..regions.cost import shape_of, usual_sizes

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...core.errors import InputError
-from ...ir.signature import TensorInfo, shape_options
+from ...core.tensor_info import TensorInfo, shape_options
 from .nodes import is_standard
 
 __all__ = [

@@ -1,0 +1,80 @@
+"""An argument of a call as a dense NumPy array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import InputError
+
+_CPU = 1  # kDLCPU
+
+
+def as_array(value: Any, name: str, expected: str) -> np.ndarray:
+    """``value`` as a dense array; in place where it can be, or a copy.
+
+    Parameters
+    ----------
+    value : Any
+        A NumPy array, what NumPy makes an array of, or anything with ``__dlpack__``.
+    name, expected : str
+        For messages: ``input 'x'``, ``float32[1, 3, 224, 224]``.
+
+    Raises
+    ------
+    InputError
+        If it is not a tensor of numbers in the memory of the CPU; the message says what it is.
+    """
+    if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack__"):
+        check_device(value, name, expected)
+        try:
+            value = np.from_dlpack(value)
+        except Exception as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise InputError(
+                f"{name} is {described(value)} that cannot be read ({said}), expected {expected}"
+            ) from error
+    return dense(value, name, expected, lambda dtype: dtype.kind in "fiub")
+
+
+def check_device(value: Any, name: str, expected: str) -> None:
+    """Refuse what DLPack gives out of the memory of a device.
+
+    Raises
+    ------
+    InputError
+        It names the type of the device.
+    """
+    device = int(value.__dlpack_device__()[0])
+    if device != _CPU:
+        raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
+
+
+def dense(value: Any, name: str, expected: str, is_known: Callable[[np.dtype], bool]) -> np.ndarray:
+    """A dense array of numbers.
+
+    Raises
+    ------
+    InputError
+        If it is none, or has a dtype that is not known.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        raise InputError(f"{name} is {described(value)} that makes no array, expected {expected}") from None
+    if not (array.dtype.isnative and is_known(array.dtype)):
+        what = f"an array of {array.dtype}" if isinstance(value, np.ndarray) else described(value)
+        cure = f"; convert it with .astype({array.dtype.newbyteorder('=').name!r})" if not array.dtype.isnative else ""
+        raise InputError(f"{name} is {what}, expected {expected} as a NumPy array or anything with __dlpack__{cure}")
+    return np.ascontiguousarray(array).reshape(array.shape)  # which makes one dim of none
+
+
+def described(value: Any) -> str:
+    """What a value is, for a message."""
+    if value is None:
+        return "None"
+    text = repr(value)
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" + (f" ({text})" if len(text) <= 40 else "")

@@ -1,0 +1,232 @@
+"""What runners of both runtimes have in common; nothing of TVM is imported."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from ..core.errors import (
+    ArgumentTypeError,
+    ArtifactError,
+    InputError,
+    MissingFileError,
+    check_number,
+    out_of_resources,
+)
+from ..core.tensor_info import TensorInfo
+
+_Self = TypeVar("_Self", bound="BaseRunner")
+_RUNNERS: weakref.WeakSet[BaseRunner] = weakref.WeakSet()
+
+
+class BaseRunner:
+    """A model as a Python callable; ``_call`` of a subclass runs ``_model``, which is None when it is closed."""
+
+    #: the model's inputs in order, under the names that its author gave them; empty when the file does not say
+    inputs: tuple[TensorInfo, ...] = ()
+    #: the model's outputs in order; empty when the file does not say
+    outputs: tuple[TensorInfo, ...] = ()
+    _describes_inputs = True
+
+    def __init__(self, threads: int | None, workers: int | None) -> None:
+        self.threads = check_number("threads", threads)
+        self.workers = check_number("workers", workers) or self._usual_workers()
+        self._model: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_lock = threading.Lock()
+        _RUNNERS.add(self)
+
+    def _usual_workers(self) -> int:
+        cores = len(os.sched_getaffinity(0))
+        return max(1, cores // self.threads) if self.threads is not None else 1
+
+    def _open(self) -> Any:
+        model = self._model
+        if model is None:
+            raise InputError("this Runner is closed; load the model again, or make another Runner of its module before")
+        return model
+
+    def _close(self) -> None:
+        """Later calls are errors; those that run, and that were submitted before, end normally."""
+        with self._pool_lock:
+            pool, self._pool, self._model = self._pool, None, None
+        if pool is not None:
+            pool.shutdown(wait=False)
+
+    def close(self) -> None:
+        """Give back the model's memory."""
+        self._close()
+
+    def __enter__(self: _Self) -> _Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Runner cannot be pickled: it is bound to the memory of this process. Give the other process the path of "
+            "the exported library, and call byoc.load(path) there"
+        )
+
+    def __repr__(self) -> str:
+        if self._model is None:
+            return "<Runner, closed>"
+        return f"<Runner: {', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}>"
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the model's inputs in order; empty when the file does not say."""
+        return [i.name for i in self.inputs]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray]:
+        """Run the model.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Inputs in the model's order or by name: NumPy arrays, or anything with ``__dlpack__``. A single mapping of
+            names to inputs is taken too.
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray
+            The output; a list where the model has several.
+
+        Raises
+        ------
+        InputError
+            If number, name, dtype or shape of an input is wrong, or sizes do not fit each other; an `InputIndexError`
+            for an index out of range, an `InputValueError` for a value without a result, such as a divisor of 0.
+        OutOfMemoryError
+            If the model's tensors need more memory than there is.
+        """
+        return self._call(self._open(), args, kwargs)
+
+    def _call(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
+        raise NotImplementedError
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[np.ndarray | list[np.ndarray]]:
+        """Run the model in a thread of this runner, and return at once.
+
+        Calls begin in the order in which they were submitted, as many at the same time as the runner has ``workers``.
+        The others wait in a queue, which has no bound: a caller that submits faster than the model runs waits for
+        earlier futures. NumPy arrays are not copied: leave them as they are until the future is done.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for a call.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its result is what a call returns, or its exception what a call raises.
+
+        Raises
+        ------
+        InputError
+            If the runner is closed.
+        """
+        with self._pool_lock:
+            model = self._open()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="tvm_byoc_dnnl")
+            return self._pool.submit(self._call, model, args, kwargs)
+
+    def named(self, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+        """Run the model as a call does, and return the outputs by their names.
+
+        An output that the file has no name for is ``output_0``, ``output_1`` ...
+        """
+        result = self(*args, **kwargs)
+        values = result if isinstance(result, list) else [result]
+        names = [o.name for o in self.outputs] or [f"output_{i}" for i in range(len(values))]
+        return dict(zip(names, values, strict=True))
+
+    def _givers_of(self, tensors: Sequence[Any]) -> str:
+        return f"the inputs have it, or the model computes it from them ({self._shapes_of(tensors)})"
+
+    def _shapes_of(self, tensors: Sequence[Any]) -> str:
+        return ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
+        if named is not None:
+            args, kwargs = (), named
+        if not self._describes_inputs:
+            if kwargs:
+                raise InputError("this library does not name its inputs; pass them in order")
+            return list(args)
+        if not kwargs and len(args) == len(self.inputs):
+            return list(args)
+        if not args and len(kwargs) == len(self.inputs) and all(name in kwargs for name in self.input_names):
+            return [kwargs[name] for name in self.input_names]
+        names = self.input_names
+        unknown = [k for k in kwargs if k not in names]
+        if unknown:
+            raise InputError(f"unknown input {', '.join(map(repr, unknown))}; the model's inputs are {_listed(names)}")
+        values = dict(zip(names, args, strict=False))
+        twice = [k for k in kwargs if k in values]
+        if twice:
+            raise InputError(f"input {twice[0]!r} was given twice, by position and by name")
+        values.update(kwargs)
+        if len(args) > len(names) or len(values) != len(names):
+            missing = [n for n in names if n not in values]
+            raise InputError(
+                f"got {len(args) + len(kwargs)} inputs, expected {len(names)}: {_listed(names)}"
+                + (f"; missing {_listed(missing)}" if missing else "")
+            )
+        return [values[n] for n in names]
+
+
+def _in_child() -> None:
+    """A fork copies the thread that calls it and no other: the pools of the parent have no threads here."""
+    for runner in list(_RUNNERS):
+        runner._pool_lock, runner._pool = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
+    """The record of an input or output."""
+    shape = entry.get("shape")
+    return TensorInfo(str(entry["name"]), entry.get("dtype", ""), None if shape is None else tuple(shape))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+@contextmanager
+def loading(path: str | PathLike[str]) -> Iterator[Path]:
+    """The path of a library that is loaded inside, whose errors come out as the package's."""
+    if not isinstance(path, (str, PathLike)):
+        raise ArgumentTypeError(f"path is a {type(path).__name__}; expected that of a library")
+    path = Path(path)
+    try:
+        yield path
+    except FileNotFoundError as error:
+        raise MissingFileError(f"no file {path}; expected a library written by export_library") from error
+    except (ArtifactError, MemoryError, OSError) as error:
+        if (resources := out_of_resources(error)) is not None:
+            raise resources from error
+        if not isinstance(error, OSError):
+            raise
+        raise ArtifactError(
+            f"cannot load {path}: {error.strerror or error}; expected a library written by export_library"
+        ) from error

@@ -1,0 +1,240 @@
+"""Models of which every call is in a region, without TVM: NumPy and the library's C interface are all that it takes.
+
+`tvm_byoc_runtime.h` describes that interface. The package ``tvm-byoc-runtime`` contains this file as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Mapping, Sequence
+from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..core.arrays import as_array
+from ..core.errors import (
+    ArtifactError,
+    ByocError,
+    InputError,
+    InputIndexError,
+    NativeLibraryError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from ..core.machine import few_spins
+from ..core.tensor_info import TensorInfo, check_symbols, random_arrays, with_named_sizes
+from .base import BaseRunner, tensor_info
+
+_ABI = 1
+_ALIGNMENT = 64
+# In the order of tvm_byoc_dtype and of tvm_byoc_status.
+_DTYPES = ("float32", "float16", "bfloat16", "int32", "int8", "uint8", "bool", "float64", "int64")
+_INPUT, _INDEX, _UNSUPPORTED, _MEMORY = 1, 2, 4, 6
+_ERRORS = (None, InputError, InputIndexError, ArtifactError, UnsupportedError, NativeLibraryError, OutOfMemoryError)
+#: what a Runner of TVM has besides
+_OF_TVM = ("module", "company", "entry", "run_tvm", "tensors", "random_tensors")
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (("data", c_void_p), ("dtype", c_int32), ("rank", c_int32), ("shape", ctypes.POINTER(c_int64)))
+
+
+class Library:
+    """The functions of the native library.
+
+    Parameters
+    ----------
+    path : Path
+        The shared library; its engines and what they need lie beside it, or are loaded already.
+
+    Raises
+    ------
+    NativeLibraryError
+        If it cannot be loaded, or has another interface.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with few_spins():
+                self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NativeLibraryError(f"cannot load {path}: {error}; install the package again") from error
+        model, tensors = c_void_p, ctypes.POINTER(_Tensor)
+        for name, result, arguments in (
+            ("abi", c_int32, ()),
+            ("last_error", c_char_p, ()),
+            ("load", c_int32, (c_char_p, c_int32, ctypes.POINTER(model))),
+            ("free", None, (model,)),
+            ("describe", c_char_p, (model,)),
+            ("shapes", c_int32, (model, tensors, c_size_t, tensors, c_size_t)),
+            ("prepare", c_int32, (model, tensors, c_size_t)),
+            ("run", c_int32, (model, tensors, c_size_t, tensors, c_size_t)),
+            ("trim", None, ()),
+        ):
+            function = getattr(self._library, f"tvm_byoc_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+        if (abi := self.abi()) != _ABI:
+            raise NativeLibraryError(f"{path} has interface {abi}, expected {_ABI}; install the package again")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def error(self, status: int) -> ByocError | RuntimeError:
+        """The error of the call of this thread that returned ``status``."""
+        text = self.last_error().decode(errors="replace")
+        kind = _ERRORS[status] if status < len(_ERRORS) else None
+        return kind(text) if kind is not None else RuntimeError(text)
+
+
+class _Model:
+    """A loaded model, freed with the last call that uses it."""
+
+    def __init__(self, library: Library, path: Path, threads: int | None) -> None:
+        self.library = library
+        self.pointer = c_void_p()
+        if status := library.load(str(path).encode(), threads or 0, ctypes.byref(self.pointer)):
+            raise library.error(status)
+        self.signature = json.loads(library.describe(self.pointer))
+
+    def __del__(self) -> None:
+        self.library.free(self.pointer)
+
+
+class NativeRunner(BaseRunner):
+    """A compiled model as a Python callable that does not use TVM; any number of threads may call it.
+
+    It is called as `Runner` is, and gives the same numbers bit for bit.
+
+    Parameters
+    ----------
+    path : Path
+        A library that ``export_library`` wrote.
+    library : Library
+        The native library.
+    threads, workers : int, optional
+        As for `Runner`.
+
+    Raises
+    ------
+    InputError
+        If ``threads`` or ``workers`` is not a positive number.
+    FileNotFoundError, ArtifactError, NativeLibraryError, OutOfMemoryError
+        If the file or a library cannot be loaded.
+    UnsupportedError
+        If the model needs TVM.
+    """
+
+    def __init__(self, path: Path, library: Library, *, threads: int | None = None, workers: int | None = None) -> None:
+        super().__init__(threads, workers)
+        path.stat()
+        try:
+            self._model = model = _Model(library, path, self.threads)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{path}: {error}; load it with runtime='tvm'") from error
+        self.inputs = tuple(map(tensor_info, model.signature["inputs"]))
+        self.outputs = tuple(map(tensor_info, model.signature["outputs"]))
+        self._library = library
+        self._is_tuple = model.signature["is_tuple"]
+        self._is_static = all(i.is_static for i in self.inputs)
+        self._dtypes = [np.dtype(i.dtype) for i in self.inputs]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _OF_TVM:
+            raise UnsupportedError(f"a runner without TVM has no `{name}`; load the model with runtime='tvm'")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def close(self) -> None:
+        """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
+
+        Calls that run in other threads, and those that were submitted before, still end normally.
+        """
+        self._close()
+        self._library.trim()
+
+    def warm_up(self, shapes: Mapping[str, Sequence[int | str]] | Sequence[Mapping[str, Sequence[int | str]]]) -> None:
+        """Prepare the plans for some sizes, so that the first call of each is as fast as the later ones.
+
+        Parameters
+        ----------
+        shapes : mapping or sequence of mappings
+            As for `Runner.warm_up`.
+
+        Raises
+        ------
+        InputError
+            If a shape is missing or does not fit.
+        """
+        model = self._open()
+        for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
+            arrays = random_arrays(self.inputs, 0, with_named_sizes(self.inputs, sizes))
+            self._check(self._library.prepare(model.pointer, _tensors(arrays), len(arrays)), arrays)
+
+    def _call(self, model: _Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
+        values = self._in_order(args, kwargs)
+        arrays = [self._array(*each) for each in zip(values, self.inputs, self._dtypes, strict=True)]
+        if not self._is_static:
+            check_symbols(self.inputs, [array.shape for array in arrays])
+        inputs = _tensors(arrays)
+        shapes = self._output_shapes(model, inputs, arrays)
+        results = [_empty(shape, np.dtype(o.dtype)) for o, shape in zip(self.outputs, shapes, strict=True)]
+        run = partial(self._library.run, model.pointer, inputs, len(arrays))
+        self._check(run(_tensors(results), len(results)), arrays)
+        return results if self._is_tuple else results[0]
+
+    @staticmethod
+    def _array(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
+        if (
+            type(value) is np.ndarray
+            and value.dtype == dtype
+            and value.flags.c_contiguous
+            and value.shape == info.shape
+        ):
+            return value
+        array = as_array(value, f"input {info.name!r}", info.type_text)
+        info.check(array.dtype.name, array.shape)
+        return array
+
+    def _output_shapes(self, model: _Model, inputs: Any, arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
+        if self._is_static:
+            return [info.shape or () for info in self.outputs]  # type: ignore[misc]
+        places = [(c_int64 * len(info.shape or ()))() for info in self.outputs]
+        outputs = (_Tensor * len(places))(*(_Tensor(None, 0, len(place), place) for place in places))
+        self._check(self._library.shapes(model.pointer, inputs, len(arrays), outputs, len(places)), arrays)
+        return [tuple(place) for place in places]
+
+    def _check(self, status: int, arrays: Sequence[np.ndarray]) -> None:
+        if not status:
+            return
+        error = self._library.error(status)
+        if status == _INDEX:
+            raise InputIndexError(f"{error}: {self._givers_of(arrays)}; give indices that are within the axis")
+        if status == _INPUT or (status == _MEMORY and not self._is_static):
+            raise InputError(
+                f"the sizes of the inputs do not fit the model ({error}): {self._shapes_of(arrays)}; give sizes that "
+                "it was exported for"
+            )
+        if status == _MEMORY:
+            raise OutOfMemoryError(f"the model's tensors need more memory than there is ({error})")
+        raise error
+
+
+def _tensors(arrays: Sequence[np.ndarray]) -> Any:
+    return (_Tensor * len(arrays))(
+        *(
+            _Tensor(a.__array_interface__["data"][0], _DTYPES.index(a.dtype.name), a.ndim, (c_int64 * a.ndim)(*a.shape))
+            for a in arrays
+        )
+    )
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array whose memory starts where vectors are loaded fastest."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -room.__array_interface__["data"][0] % _ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
