@@ -221,6 +221,10 @@ docs-site: $(NATIVE) $(VENV)/.site  ##* the site of documentation in build/site,
 test-examples: $(NATIVE) $(VENV)/.examples  ##+ the server and examples/ray, each as a user starts it; memory measured
 	@REQUIRE_EXAMPLES=1 $(PY) -m pytest tests/e2e/test_served_examples.py $(ARGS)
 
+.PHONY: test-serve-load
+test-serve-load: $(NATIVE)  ##+ a minute of load on tvm-byoc serve, every answer checked; a model replaced, a worker killed: ARGS='--seconds 20'
+	@$(PY) -m tests.e2e.serve_load $(ARGS)
+
 .PHONY: wheel release-check
 # auditwheel refuses symbols newer than those of manylinux_2_28. It excludes what other wheels bring.
 wheel: $(VENV)/.release build/sysroot  ##* dist/: the sdist, and the wheel for manylinux_2_28 that is made from it

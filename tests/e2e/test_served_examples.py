@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.tuning.database import _FORMAT, Database, setting_of
 
 from .serving import Service, ask, infer_body
 
@@ -75,10 +79,61 @@ def test_images_are_classified_with_ray(tmp_path: Path, batch) -> None:
         pixels[..., i % 3] = 255
         Image.fromarray(pixels).save(tmp_path / "images" / f"{i}.png")
     command = [sys.executable, EXAMPLES / "ray" / "classify.py", "model.so", str(tmp_path / "images"), "result"]
-    done = subprocess.run(list(map(str, command)), cwd=tmp_path, text=True, capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    import pyarrow.parquet
 
-    rows = pyarrow.parquet.read_table(tmp_path / "result").to_pylist()
-    assert {Path(r["path"]).stem: r["class"] for r in rows} == {str(i): i % 3 for i in range(9)}
-    assert all(0.5 < r["score"] <= 1 for r in rows)
+    def classify(*more: str) -> subprocess.CompletedProcess[str]:
+        made = [*map(str, command), *more]
+        return subprocess.run(made, cwd=tmp_path, text=True, capture_output=True, timeout=300)
+
+    def rows() -> dict[str, int]:
+        import pyarrow.parquet
+
+        found = pyarrow.parquet.read_table(tmp_path / "result").to_pylist()
+        assert all(0.5 < r["score"] <= 1 for r in found) and len({r["path"] for r in found}) == len(found)
+        return {Path(r["path"]).stem: r["class"] for r in found}
+
+    done = classify()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert rows() == {str(i): i % 3 for i in range(9)}
+    refused = classify()
+    assert refused.returncode == 1 and "expected --resume or --overwrite" in refused.stderr
+    assert "every image has a result" in classify("--resume").stdout
+    pixels = np.zeros((40, 50, 3), "uint8")
+    pixels[..., 1] = 255
+    Image.fromarray(pixels).save(tmp_path / "images" / "9.png")
+    assert classify("--resume").returncode == 0
+    assert rows() == {**{str(i): i % 3 for i in range(9)}, "9": 1}
+
+
+# ---------------------------------------------------------------- what needs no Ray
+def nodes() -> Any:
+    spec = importlib.util.spec_from_file_location("nodes", EXAMPLES / "ray" / "nodes.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_differences_of_nodes_are_named() -> None:
+    same = {"python": "3.12.1", "numpy": "2.1"}
+    find = nodes().differences
+    assert find({"a": same, "b": same}) == []
+    assert find({"a": same, "b": {**same, "numpy": "2.0"}, "c": same}) == ["numpy: 2.1 on a, c; 2.0 on b"]
+    assert find({"a": same, "b": {"python": "3.12.1"}}) == ["numpy: 2.1 on a; none on b"]
+    assert nodes().software()["apache-tvm"].startswith("0.2")
+
+
+def test_what_is_left() -> None:
+    assert nodes().left(["b", "a", "c"], ["c", "x"]) == ["a", "b"]
+
+
+def test_databases_of_several_cpus_are_one(tmp_path: Path) -> None:
+    """`Database` reads the times of each, and those that were measured last."""
+    files = []
+    for index, cpu in enumerate(["zen", "lake", "zen"]):
+        setting = replace(setting_of("dnnl"), cpu=cpu)
+        time = {"seconds": 1.0 + index, "spread": 0.0, "blocks": 3, "quiet": True}
+        line = {"format": _FORMAT, "compiler": "dnnl", "workload": "w", "setting": asdict(setting), "time": time}
+        files.append(json.dumps(line).encode() + b"\n" + (b'{"format": 1, "cut' if index == 0 else b""))
+    path = tmp_path / "times.jsonl"
+    path.write_bytes(nodes().merged(files))
+    times = {key[2].cpu: timing.seconds for key, timing in Database(path)._times.items()}
+    assert times == {"zen": 3.0, "lake": 2.0}
