@@ -67,7 +67,9 @@ def done(address: str) -> list[str]:
     system, files = images_of(address)
     files = [path for path in files if path.endswith(".parquet")]
     return [
-        path for file in files for path in parquet.read_table(file, ["path"], filesystem=system)["path"].to_pylist()
+        path
+        for file in files
+        for path in parquet.read_table(file, columns=["path"], filesystem=system)["path"].to_pylist()
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import http.client
+import json
 import os
 import signal
 import threading
@@ -18,6 +20,7 @@ import pytest
 from tvm import tirx
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.serve import application
 
 from .serving import WAIT, WEIGHT, Service, ask, expected, infer_body, product, rows
 
@@ -107,9 +110,6 @@ class Held:
 @contextlib.contextmanager
 def held(**settings: Any) -> Iterator[tuple[str, Held]]:
     """A server in a thread of this process."""
-    import uvicorn
-
-    from tvm_byoc_dnnl.serve.application import application
     from tvm_byoc_dnnl.serve.metrics import Metrics
     from tvm_byoc_dnnl.serve.models import Model, Models, Settings
     from tvm_byoc_dnnl.serve.workers import address, bound
@@ -117,8 +117,8 @@ def held(**settings: Any) -> Iterator[tuple[str, Held]]:
     model = Model.__new__(Model)
     model.name, model.version, model._settings, model.runner = "m", "1", Settings(**settings), Held()
     model.inputs, model.outputs, model.most_rows = model.runner.inputs, model.runner.outputs, 1
-    config = uvicorn.Config(application(Models([model], Metrics()), 10_000), log_level="error", lifespan="on")
-    server = uvicorn.Server(config)
+    models = Models([model], Metrics())
+    server = model.runner.server = application.Server(application.application(models, 10_000), models)
     with bound("127.0.0.1", 0) as listening:
         listening.listen()
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
@@ -165,3 +165,19 @@ def test_a_large_request_is_413() -> None:
         for body, headers in ((b" " * 20_000, {}), (gzip.compress(b" " * 20_000), {"Content-Encoding": "gzip"})):
             status, answer = ask(address, "/v2/models/m/infer", body, **headers)
             assert status == 413 and "more than 10000 bytes" in answer["error"]
+
+
+def test_clients_with_kept_connections_are_sent_away_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "_PARTING", WAIT)
+    with held() as (address, runner):
+        runner.may_run.set()
+        connection = http.client.HTTPConnection(address, timeout=WAIT)
+        closes, asked = None, 0
+        while closes != "close":
+            connection.request("POST", "/v2/models/m/infer", json.dumps(infer_body(rows(1))))
+            answer = connection.getresponse()
+            closes = answer.headers.get("connection")
+            assert answer.status == 200 and answer.read()
+            asked += 1
+            runner.server.should_exit = True
+        assert asked > 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -16,6 +20,11 @@ from .completions import Completions, error_record
 from .models import Models
 from .refusals import TOO_MANY, TOO_SLOW
 from .rest import LARGEST, Rest
+
+#: seconds in which requests that are being answered end
+GRACE = 30
+#: seconds in which clients with kept connections hear that they end
+_PARTING = 1.0
 
 
 def application(
@@ -52,6 +61,29 @@ def application(
         ClientDisconnect: _answer_nobody,
     }
     return Starlette(routes=rest.routes() + Completions(rest).routes(), lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
+
+
+class Server(uvicorn.Server):
+    """Serves the application; before it ends, it asks clients to go elsewhere.
+
+    A connection that is kept would else be closed in the moment in which its client sends the next request.
+    """
+
+    def __init__(self, app: Starlette, models: Models) -> None:
+        how = {"log_level": "warning", "access_log": False, "lifespan": "on", "timeout_graceful_shutdown": GRACE}
+        super().__init__(uvicorn.Config(app, **how))  # type: ignore[arg-type]
+        self._models = models
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no further connections, end those that are kept with their next answer, and then all."""
+        self._models.is_ready = False
+        for server in self.servers:
+            server.close()
+        self.server_state.default_headers.append((b"connection", b"close"))
+        end = time.monotonic() + _PARTING
+        while self.server_state.connections and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -21,8 +21,6 @@ from .metrics import FOLDER
 from .models import Model, Models, Settings, Source
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
-#: seconds in which requests that are being answered end
-_GRACE = 30
 
 
 @dataclass(frozen=True)
@@ -204,34 +202,25 @@ class Supervisor:
             os._exit(status)
 
     async def _serve(self, ready: int) -> None:
-        import uvicorn
-
-        from .application import application
+        from .application import GRACE, Server, application
         from .metrics import Metrics
 
         models = Models(self._models, Metrics())
 
         @contextlib.asynccontextmanager
         async def started() -> AsyncIterator[None]:
-            server = None
+            grpc = None
             if self._grpc is not None:
                 from .grpc_service import serving  # which must not be there when a process forks
 
-                server = await serving(models, address(self._grpc), self._options.largest)
+                grpc = await serving(models, address(self._grpc), self._options.largest)
             os.write(ready, b"1")
             os.close(ready)
             yield
-            if server is not None:
-                await server.stop(_GRACE)
+            if grpc is not None:
+                await grpc.stop(GRACE)
 
-        config = uvicorn.Config(
-            application(models, self._options.largest, started),
-            log_level="warning",
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=_GRACE,
-        )
-        server = uvicorn.Server(config)
+        server = Server(application(models, self._options.largest, started), models)
 
         def end() -> None:
             asyncio.get_running_loop().remove_reader(self._alive)
