@@ -8,12 +8,12 @@ Numbers of 5 and 6 bits take 8 here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Stored", "stored"]
+__all__ = ["Stored", "joined", "stored"]
 
 _Parts = tuple[int, np.ndarray, np.ndarray, "np.ndarray | None"]
 
@@ -40,6 +40,16 @@ def stored(kind: str, data: np.ndarray, columns: int) -> Stored | None:
     scales = scales.reshape(len(data), -1)
     shifts = None if shifts is None else shifts.reshape(scales.shape)
     return Stored(bits, columns // scales.shape[1], rows, scales, shifts)
+
+
+def joined(tensors: Sequence[Stored]) -> Stored | None:
+    """The rows of all tensors in one, if they are stored alike."""
+    first = tensors[0]
+    if len({(t.bits, t.block, t.shifts is None) for t in tensors}) > 1:
+        return None
+    shifts = [t.shifts for t in tensors if t.shifts is not None]
+    numbers, scales = (np.concatenate([t[i] for t in tensors]) for i in (2, 3))
+    return Stored(first.bits, first.block, numbers, scales, np.concatenate(shifts) if shifts else None)
 
 
 def _half(block: np.ndarray, at: int) -> np.ndarray:

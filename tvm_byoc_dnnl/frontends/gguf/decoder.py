@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...core.errors import InputError, UnsupportedError
-from .blocks import Stored, stored
+from .blocks import Stored, joined, stored
 from .file import File
 
 __all__ = ["read_decoder"]
@@ -134,14 +134,16 @@ class _Writer:
         return name
 
     def _blocks(self, name: str, rows: int, columns: int) -> Stored | None:
-        """A tensor's numbers, scales and shifts as constants, if it is stored so."""
+        """A tensor's numbers, scales and shifts, if it is stored so."""
         tensor = self._tensor(name, rows, columns)
         if name not in self._stored:
-            found = self._stored[name] = stored(tensor.tensor_type.name, tensor.data, columns)
-            if found is not None:
-                self._constant(f"{name}.numbers", found.numbers, "uint8")
-                self._constant(f"{name}.scales", found.scales, "float32")
+            self._stored[name] = stored(tensor.tensor_type.name, tensor.data, columns)
         return self._stored[name]
+
+    def _operands(self, name: str, found: Stored) -> list[str]:
+        """Numbers and scales as constants."""
+        parts = {f"{name}.numbers": (found.numbers, "uint8"), f"{name}.scales": (found.scales, "float32")}
+        return [self._constant(part, value, dtype) for part, (value, dtype) in parts.items()]
 
     # ---- parts of a layer ---------------------------------------------------------------------------
 
@@ -153,16 +155,22 @@ class _Writer:
             self._node("Transpose", [self._floats(f"{name}.weight", rows, columns)], turned, perm=[1, 0])
             self._node("MatMul", [x, turned], result)
         else:
-            attrs = {"K": columns, "N": rows, "bits": found.bits, "block_size": found.block}
-            operands = [x, f"{name}.weight.numbers", f"{name}.weight.scales"]
-            self._node("MatMulNBits", operands, result, domain=_MS, **attrs)
-            if found.shifts is not None:
-                shifts = self._constant(f"{name}.weight.turned_shifts", found.shifts.T, "float32")
-                moved = self._node("MatMul", [self._summed(x, columns, found.block), shifts], f"{result}.moved")
-                result = self._node("Add", [result, moved], f"{result}.whole")
+            result = self._multiplied(x, name, found, result)
         if self._has(f"{name}.bias"):
             result = self._node("Add", [result, self._floats(f"{name}.bias", rows)], f"{result}.biased")
         return result
+
+    def _multiplied(self, x: str, name: str, weights: Stored, result: str) -> str:
+        """``x`` times weights as they are stored."""
+        rows, blocks = weights.scales.shape
+        columns = blocks * weights.block
+        attrs = {"K": columns, "N": rows, "bits": weights.bits, "block_size": weights.block}
+        self._node("MatMulNBits", [x, *self._operands(f"{name}.weight", weights)], result, domain=_MS, **attrs)
+        if weights.shifts is None:
+            return result
+        shifts = self._constant(f"{name}.weight.turned_shifts", weights.shifts.T, "float32")
+        moved = self._node("MatMul", [self._summed(x, columns, weights.block), shifts], f"{result}.moved")
+        return self._node("Add", [result, moved], f"{result}.whole")
 
     def _summed(self, x: str, columns: int, block: int) -> str:
         """The sum of each block of a row, which its shift is multiplied by."""
@@ -178,7 +186,8 @@ class _Writer:
         if found is None:
             return self._node("Gather", [self._floats(name, words, of.hidden), "input_ids"], "embedded")
         attrs = {"bits": found.bits, "block_size": found.block, "gather_axis": 0, "quantize_axis": 1}
-        operands = [f"{name}.numbers", "input_ids", f"{name}.scales"]
+        numbers, scales = self._operands(name, found)
+        operands = [numbers, "input_ids", scales]
         rows = self._node("GatherBlockQuantized", operands, "embedded", domain=_MS, **attrs)
         if found.shifts is None:
             return rows
@@ -214,10 +223,27 @@ class _Writer:
             [0, 0, count * of.width],
         )
 
+    def _queries(self, x: str, at: str) -> list[str]:
+        """Queries, keys and values, or all in one product if they are stored alike and nothing stands between."""
+        of = self._of
+        counts = {"q": of.heads, "k": of.own, "v": of.own}
+        names = {f"{at}.attn_{part}": count * of.width for part, count in counts.items()}
+        found = [self._blocks(f"{name}.weight", rows, of.hidden) for name, rows in names.items()]
+        weights = joined([f for f in found if f is not None]) if None not in found else None
+        biases = [f"{name}.bias" for name in names if self._has(f"{name}.bias")]
+        has_norms = any(self._has(f"{name}_norm.weight") for name in names)
+        if weights is None or len(biases) % 3 or has_norms:
+            return [self._heads(x, at, part, count) for part, count in counts.items()]
+        packed = self._multiplied(x, f"{at}.attn_qkv", weights, f"{at}.attn_qkv")
+        if biases:
+            parts = [self._constants.pop(self._floats(f"{name}.bias", rows)) for name, rows in names.items()]
+            bias = self._constant(f"{at}.attn_qkv.bias", np.concatenate(parts), "float32")
+            packed = self._node("Add", [packed, bias], f"{packed}.biased")
+        return [packed, "", ""]
+
     def _layer(self, layer: int, x: str, normed: str) -> tuple[str, str]:
         of, at = self._of, f"blk.{layer}"
-        counts = {"q": of.heads, "k": of.own, "v": of.own}
-        queries = [self._heads(normed, at, part, count) for part, count in counts.items()]
+        queries = self._queries(normed, at)
         pasts, presents = ([f"{n}.{layer}.{kind}" for kind in ("key", "value")] for n in ("past_key_values", "present"))
         attended = self._node(
             "GroupQueryAttention",
