@@ -107,13 +107,17 @@ test-packaging: $(NATIVE)  ##+ sdist, wheel and editable install, and a vendor's
 test-sweep: $(NATIVE)  ##+ the wide sweeps, of which make test runs a case of each kind, in two processes
 	@$(PY) -m pytest -m sweep -n $(JOBS) $(ARGS)
 
-.PHONY: test-openvino test-litert
+.PHONY: test-openvino test-litert test-ethosu
 test-openvino: $(NATIVE) $(PEERS)  ##+ examples/openvino_backend: its wheel beside ours, its tests, a share of the kit
 	@$(PY) -m pytest -m packaging tests/packaging/test_vendor_wheels.py -k openvino $(ARGS)
 
 test-litert: $(NATIVE)  ##+ examples/litert_backend: the same
 	@$(PIP) install -q 'ai-edge-litert>=2.1'
 	@$(PY) -m pytest -m packaging tests/packaging/test_vendor_wheels.py -k litert $(ARGS)
+
+test-ethosu: $(NATIVE)  ##+ examples/ethosu_backend: the same, with the compiler Vela, which needs no device
+	@$(PIP) install -q 'ai-edge-litert>=2.1' 'ethos-u-vela>=4.2'
+	@$(PY) -m pytest -m packaging tests/packaging/test_vendor_wheels.py -k ethosu $(ARGS)
 
 test-stress: $(NATIVE)  ##+ a minute of eight threads on one module, every result checked
 	@$(PY) -m pytest -m stress $(ARGS)

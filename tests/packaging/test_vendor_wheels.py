@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.packaging.conftest import ROOT, Environment, run
 
-#: backend → the package of its library, and the most lines of its code, without tests
-BACKENDS = {"openvino": ("openvino", 400), "litert": ("ai_edge_litert", 950)}
+#: backend → the package of its library, the most lines of its code without tests, and the backends that it uses
+BACKENDS = {
+    "openvino": ("openvino", 400, ()),
+    "litert": ("ai_edge_litert", 950, ()),
+    "ethosu": ("ethosu.vela", 250, ("litert",)),
+}
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -23,9 +28,11 @@ def test_it_is_short_and_uses_public_functions_only(name: str) -> None:
 
 @pytest.mark.packaging
 @pytest.mark.parametrize("name", BACKENDS)
-def test_its_own_tests_pass(name: str, installed: Environment, tmp_path) -> None:
-    pytest.importorskip(BACKENDS[name][0])
-    source = tmp_path / f"{name}_backend"
-    shutil.copytree(ROOT / "examples" / source.name, source, ignore=shutil.ignore_patterns("*.egg-info"))
-    installed.pip("install", "--no-deps", "--no-build-isolation", source)
+def test_its_own_tests_pass(name: str, installed: Environment, tmp_path: Path) -> None:
+    library, _, uses = BACKENDS[name]
+    pytest.importorskip(library)
+    for used in (*uses, name):
+        source = tmp_path / f"{used}_backend"
+        shutil.copytree(ROOT / "examples" / source.name, source, ignore=shutil.ignore_patterns("*.egg-info"))
+        installed.pip("install", "--no-deps", "--no-build-isolation", source)
     run(installed.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=source)

@@ -208,3 +208,25 @@ def test_the_longest_part_is_found_whatever_the_guess(limit, guess):
 )
 def test_the_cheapest_place_is_that_of_the_least_bytes_for_each_call(crossing, place):
     assert cheapest_place(4, lambda at: crossing[at - 1]) == place
+
+
+# ---------------------------------------------------------------- notes
+NOTES = {
+    "a line": (lambda region: f"{calls(region)} cycles\nof 9", "3 cycles of 9"),
+    "with options": (lambda region, options: f"{options['most']} at most", "7 at most"),
+    "nothing": (lambda region: None, ""),
+    "a number": (lambda region: 7, f"notes of '{VENDOR}' returned 7; expected a line of text, or None"),
+    "raises": (raises, f"notes of '{VENDOR}' raised KeyError: 'sram'"),
+    "exits": (exits, f"notes of '{VENDOR}' raised SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize(("notes", "expected"), NOTES.values(), ids=NOTES)
+def test_explain_shows_what_a_vendor_notes_of_a_region(vendor, caplog, notes, expected):
+    vendor(lambda region: True, most=7)
+    byoc.register_namespace(VENDOR, notes=notes)
+    report = byoc.explain(chain(3), VENDOR, policy=ALL)
+    (region,) = report.regions
+    assert expected in region.notes or (region.notes == "" and expected in caplog.text)
+    assert region.notes in report.to_text()
+    assert byoc.explain(chain(3), VENDOR, policy=ALL, dry_run=True).regions[0].notes == ""

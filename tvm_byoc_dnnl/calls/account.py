@@ -28,6 +28,7 @@ from ..regions.failure import describe
 from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
+from ..vendors.quantised_groups import looking_at
 from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
 from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
 
@@ -107,6 +108,18 @@ def primitives_of(ns: Namespace, func: Any, name: str, options: Mapping[str, Any
         for position in dict.fromkeys(graph_node.calls):
             found.of_call.setdefault(position, []).append(primitive)
     return found
+
+
+def notes_of(ns: Namespace, func: Any, options: Mapping[str, Any]) -> str:
+    """What a namespace notes of a region, in one line."""
+    if ns.notes is None:
+        return ""
+    try:
+        with looking_at(func):
+            return " ".join((told(ns, "notes", func, dict(options)) or "").split())
+    except Exception as error:  # the rest of the report is still useful
+        _logger.warning("%s", describe(error))
+        return ""
 
 
 def _described(ns: Namespace, graph: PortableGraph) -> Description | None:

@@ -150,6 +150,8 @@ class RegionReport:
         How often the region is called: equal regions share one function. The numbers above are of all uses.
     source_refusal : str
         Why it stays a module although source was requested; empty where it does not, or where no source was requested.
+    notes : str
+        What its compiler says of it.
     """
 
     name: str
@@ -160,6 +162,7 @@ class RegionReport:
     reorders: int | None = None
     uses: int = 1
     source_refusal: str = ""
+    notes: str = ""
 
 
 @dataclass(frozen=True)

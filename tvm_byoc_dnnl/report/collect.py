@@ -18,7 +18,7 @@ from typing import Any
 import tvm
 
 from ..api.compile import DEFAULT_COMPILER, partition, with_precision
-from ..calls.account import account_of
+from ..calls.account import account_of, notes_of
 from ..calls.model import CallReport, Candidate, ReportData, Worth
 from ..core.compilation import compiling, knowing
 from ..core.errors import ArtifactError, InputError, UnsupportedError, check_types
@@ -332,6 +332,9 @@ def _of_module(
         report = Report(**vars(account_of(mod, asked)))
     if times is not None:
         _add_times(report, times)
+    for region in report.regions if not dry_run else ():
+        ns = namespace(region.compiler)
+        region.notes = notes_of(ns, mod[region.name], report.options.get(ns.name, {}))
     for region in report.regions if output == "source" else ():
         try:
             namespace(region.compiler).route.source(mod[region.name], region.name)

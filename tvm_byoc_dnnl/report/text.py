@@ -94,6 +94,8 @@ def _regions(report: ReportData) -> Iterable[RenderableType]:
             _operators(c for c in report.calls if c.region == region.name),
         )
     yield _indented(table)
+    for region in (r for r in report.regions if r in largest and r.notes):
+        yield _indented(Text(f"{region.name}: {region.notes}"))
     left = len(report.regions) - len(largest)
     if left:
         yield _indented(Text(f"… and {left} smaller ones", style="dim"))

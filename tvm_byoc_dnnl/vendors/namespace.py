@@ -180,6 +180,8 @@ class VendorFunctions:
     primitive_flops: Callable[[str, Sequence[str]], int] | None = None
     #: ``fits(region, options)``
     fits: Callable[[Any, Mapping[str, Any]], bool | Reject] | None = None
+    #: ``notes(region, options)``
+    notes: Callable[[Any, Mapping[str, Any]], str | None] | None = None
     #: ``memory(options)``: the memory of its device in a runner, where values stay from region to region
     memory: Callable[[Mapping[str, Any]], Any] | None = None
     cost: Callable[[tvm.IRModule], float | None] | None = None
@@ -263,6 +265,7 @@ _GIVES: dict[str, tuple[str, Any, str]] = {
     "probe": ("the probe", (Reject, type(None)), "None, or byoc.Reject(reason)"),
     "probe_many": ("probe_many", Sequence, "one answer of probe for each graph"),
     "describe": ("describe", (Description, type(None)), "a Description, or None"),
+    "notes": ("notes", (str, type(None)), "a line of text, or None"),
     "cost": ("the cost", (int, float, np.number, type(None)), "seconds, or None"),
     "emit": ("emit", str, "C source"),
     "write_program": ("write_program", Sequence, "the paths of the files that it wrote"),

@@ -73,6 +73,7 @@ def register_namespace(
     weights: str = "",
     policy: RegionPolicy | None = None,
     fits: Callable[..., bool | Reject] | None = None,
+    notes: Callable[..., str | None] | None = None,
     memory: Callable[[Mapping[str, Any]], Any] | None = None,
     isolate: bool = False,
     extend: bool = False,
@@ -129,6 +130,9 @@ def register_namespace(
         region, which has the form that a codegen gets: memory, number of operators, of arguments, of results. Asked
         before the codegen. A region that does not fit is cut into parts that do, at the cheapest places, by a number of
         questions that grows with the logarithm of its calls: more calls must not fit where fewer do not.
+    notes : callable, optional
+        ``notes(region) -> str | None``, or ``notes(region, options)``: a line for `explain` on a region that has been
+        built, such as the cycles and the memory that the vendor's compiler expects.
     memory : callable, optional
         ``memory(options) -> DeviceMemory``: the device has a memory of its own. Results stay there from one region of
         this namespace to the next, and are copied out where anybody else reads them. Called once for each runner, with
@@ -162,6 +166,7 @@ def register_namespace(
         "optimize": optimize,
         "primitive_flops": primitive_flops,
         "fits": fits,
+        "notes": notes,
         "memory": memory,
     }
     check_functions(f"register_namespace({compiler!r})", **functions)
@@ -177,6 +182,7 @@ def register_namespace(
         "layouts": _layouts(f"register_namespace({compiler!r})", layout, weights),
         "policy": policy,
         "fits": None if fits is None else with_options(fits),
+        "notes": None if notes is None else with_options(notes),
         "isolate": isolate,
     }
     for key, value in parts.items():

@@ -15,7 +15,7 @@ from .flatbuffer import Model, Value, require
 from .operators import DTYPES, MOVES, OPERATORS, shape_of
 from .quantised import as_int8, bordered, scale_of, write
 
-__all__ = ["BIAS", "check_bias", "check_group", "model_of", "takes"]
+__all__ = ["BIAS", "check_bias", "check_group", "group_of", "model_of", "takes"]
 
 #: operators that take a bias
 _WITH_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
@@ -24,8 +24,8 @@ _WITH_BIAS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 class Writer:
     """Writes expressions; ``bound`` is what variables are bound to that are no inputs."""
 
-    def __init__(self, bound: Mapping[Any, Any] | None = None) -> None:
-        self.model, self.bound = Model(), dict(bound or {})
+    def __init__(self, bound: Mapping[Any, Any] | None = None, region: Any = None) -> None:
+        self.model, self.bound, self.region = Model(), dict(bound or {}), region
         self.inputs: list[Value] = []
         self.known: dict[Any, Any] = {}
 
@@ -86,7 +86,7 @@ class Writer:
         self.bound = dict(byoc.bindings_of(function))
         name, result = byoc.composite_of(function).partition(".")[2], function.body.body
         if name.startswith("quantized_"):
-            made = self.group(byoc.quantized(call))
+            made = self.group(byoc.quantized(call, within=self.region))
         else:
             made = self.with_bias(self.bound.get(result, result)) if name == BIAS else self.value(result)
         self.known = around
@@ -111,7 +111,7 @@ def model_of(region: relax.Function) -> tuple[bytes, list[int]]:
 
     The results of a model are different tensors and none of its inputs: what is, is copied.
     """
-    writer, composites = Writer(), {}
+    writer, composites = Writer(region=region), {}
     writer.known = {p: writer.parameter(p) for p in region.params}
     for var, value in byoc.bindings_of(region):
         if isinstance(value, relax.Function):
@@ -134,8 +134,8 @@ def _types(ty: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------- what is taken: the conversion, tried
-def _try(writer: Writer, results: Any, ty: Any) -> bool:
-    """Whether LiteRT itself accepts what was written, and makes the shapes that Relax expects."""
+def _tried(writer: Writer, results: Any, ty: Any) -> bytes:
+    """What was written, if LiteRT itself accepts it and makes the shapes that Relax expects."""
     outputs = [v for v in _flat(results) if v not in writer.inputs]
     model = writer.model.finish(writer.inputs, outputs)
     try:
@@ -147,7 +147,7 @@ def _try(writer: Writer, results: Any, ty: Any) -> bool:
     found = [[int(size) for size in detail["shape"]] for detail in interpreter.get_output_details()]
     expected = [list(byoc.static_shape(t)) for t in _types(ty)]
     require(not outputs or found == expected, f"LiteRT makes shapes {found} of it, and Relax {expected}")
-    return True
+    return model
 
 
 def takes(op: str) -> Callable[[Any, Sequence[Any]], bool]:
@@ -156,7 +156,7 @@ def takes(op: str) -> Callable[[Any, Sequence[Any]], bool]:
     def predicate(attrs: Any, args: Sequence[Any]) -> bool:
         call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
         writer = Writer()
-        return _try(writer, writer.call(call), call.ty)
+        return bool(_tried(writer, writer.call(call), call.ty))
 
     return predicate
 
@@ -164,10 +164,15 @@ def takes(op: str) -> Callable[[Any, Sequence[Any]], bool]:
 def check_bias(match: Mapping[str, Any]) -> bool:
     """The check of the pattern of a product with a bias."""
     writer = Writer(match.bindings)
-    return _try(writer, writer.with_bias(match["root"]), match["root"].ty)
+    return bool(_tried(writer, writer.with_bias(match["root"]), match["root"].ty))
+
+
+def group_of(group: Any) -> bytes:
+    """The model of a quantised group."""
+    writer = Writer()
+    return _tried(writer, writer.group(group), group.call.ty)
 
 
 def check_group(group: Any) -> bool:
     """The check of a quantised group."""
-    writer = Writer()
-    return _try(writer, writer.group(group), group.call.ty)
+    return bool(group_of(group))
