@@ -17,6 +17,7 @@ import tritonclient.http as http_client
 from tvm import tirx
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl import cli
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.serve import grpc_service
 from tvm_byoc_dnnl.serve.tensors import DATATYPES
@@ -283,3 +284,10 @@ def test_tensors_of_a_language_model_are_refused(service: Service) -> None:
     status, answer = ask(service.address, "/v2/models/talker/infer", infer_body(rows(1)))
     assert status == 400 and "is a language model, not a model of tensors" in answer["error"]
     assert ask(service.address, "/v2/models/talker/ready")[0] == 200
+
+
+def test_a_size_of_no_input_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["serve", str(files / "open.so"), "--port", "0", "--shape", "xx=1,16"])
+    assert ended.value.code == 2
+    assert "no model has an input 'xx' to prepare; did you mean 'x'?" in capsys.readouterr().err

@@ -117,6 +117,7 @@ def held(**settings: Any) -> Iterator[tuple[str, Held]]:
     model = Model.__new__(Model)
     model.name, model.version, model._settings, model.runner = "m", "1", Settings(**settings), Held()
     model.inputs, model.outputs, model.most_rows = model.runner.inputs, model.runner.outputs, 1
+    model.input_names = model.runner.input_names
     models = Models([model], Metrics())
     server = model.runner.server = application.Server(application.application(models, 10_000), models)
     with bound("127.0.0.1", 0) as listening:

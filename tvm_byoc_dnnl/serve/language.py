@@ -42,6 +42,7 @@ class LanguageModel:
     """
 
     platform = "a language model"
+    input_names: Sequence[str] = ()
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self.name, self.version, self._settings = source.name, source.content(), settings

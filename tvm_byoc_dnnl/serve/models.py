@@ -141,13 +141,19 @@ class Model:
         if not self.runner.inputs:
             raise InputError(f"{self.name} does not describe its inputs; write it again with export_library")
         self.inputs, self.outputs = self.runner.inputs, self.runner.outputs
+        self.input_names = self.runner.input_names
         batch, most = batch_name(self.inputs, self.outputs), self._settings.most_rows
-        shapes = {name: shape for name, shape in self._settings.shapes.items() if name in self.runner.input_names}
+        shapes = {name: shape for name, shape in self._settings.shapes.items() if name in self.input_names}
         opens = {dim for info in self.inputs for dim in info.shape or () if isinstance(dim, str)}
-        if shapes or not opens:
-            self.runner.warm_up(shapes)
-        elif batch is not None and opens == {batch}:
-            self.runner.warm_up([{i.name: sized(i, {batch: rows}) for i in self.inputs} for rows in {1, most}])
+        sizes: list[Shapes] = [shapes] if shapes or not opens else []
+        if batch is not None and opens == {batch} and not shapes:
+            sizes = [{i.name: sized(i, {batch: rows}) for i in self.inputs} for rows in {1, most}]
+        try:
+            self.runner.warm_up(sizes)
+        except InputError as error:
+            if shapes:
+                raise
+            _logger.warning("%s: its first request will be slow: %s", self.name, error)
         self.most_rows = most if most > 1 and batch is not None and self._rows_are_independent(batch) else 1
         if self.most_rows < most:
             _logger.warning("%s: requests are not joined into batches", self.name)
@@ -158,8 +164,8 @@ class Model:
         sizes = {i.name: sized(i, {batch: 2}, shapes[i.name]) for i in self.inputs}
         try:
             arrays = random_arrays(self.inputs, 0, sizes)
-            together = self._answers([dict(zip(self.runner.input_names, arrays))], [2])[0]
-            parts = [{n: a[row : row + 1] for n, a in zip(self.runner.input_names, arrays)} for row in (0, 1)]
+            together = self._answers([dict(zip(self.input_names, arrays))], [2])[0]
+            parts = [{n: a[row : row + 1] for n, a in zip(self.input_names, arrays)} for row in (0, 1)]
             alone = self._answers(parts[:1], [1]) + self._answers(parts[1:], [1])
         except ByocError as error:
             _logger.warning("%s: could not be tried with two rows: %s", self.name, error)
@@ -230,7 +236,7 @@ class Model:
 
     def _checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The inputs in the model's order; what is wrong is said before it is part of a batch."""
-        names = self.runner.input_names
+        names = self.input_names
         for name in inputs:
             if name not in names:
                 raise InputError(

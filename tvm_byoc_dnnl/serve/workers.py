@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ..core.errors import ByocError, InputError
+from ..core.errors import ByocError, InputError, did_you_mean
 from .metrics import FOLDER
 from .models import Model, Models, Settings, Source
 
@@ -90,8 +90,13 @@ class Supervisor:
                 self._grpc = stack.enter_context(bound(options.host, options.grpc_port, shared=True))
             os.environ[FOLDER] = tempfile.mkdtemp(prefix="tvm_byoc_serve.")
             stack.callback(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
+            stack.callback(os.environ.pop, FOLDER, None)
             self._states = [source.state() for source in self._sources]
             self._models = [read(source, settings) for source in self._sources]
+            known = [name for model in self._models for name in model.input_names]
+            for name in settings.shapes:
+                if name not in known:
+                    raise InputError(f"no model has an input {name!r} to prepare{did_you_mean(name, known)}")
             self._http.listen(512)
             signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             stack.callback(self._end, set())
