@@ -44,6 +44,8 @@ def test_workers_are_replaced_reload_by_content_and_end_with_their_parent(tmp_pa
     (tmp_path / "broken").write_bytes(b"\x7fELF, but no library")
     os.replace(tmp_path / "broken", path)
     service.wait_for(f"model stays at version {answer['model_version']}")
+    path.unlink()
+    service.wait_for("No such file")
     assert ask_one() == (status, answer)
 
     byoc.compile(product(tirx.Var("n", "int64"), -WEIGHT)).export_library(str(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -137,3 +138,16 @@ def test_databases_of_several_cpus_are_one(tmp_path: Path) -> None:
     path.write_bytes(nodes().merged(files))
     times = {key[2].cpu: timing.seconds for key, timing in Database(path)._times.items()}
     assert times == {"zen": 3.0, "lake": 2.0}
+
+
+def test_manifests_name_options_and_addresses_that_exist() -> None:
+    from tvm_byoc_dnnl import cli
+    from tvm_byoc_dnnl.serve.metrics import Metrics
+    from tvm_byoc_dnnl.serve.models import Models
+    from tvm_byoc_dnnl.serve.rest import Rest
+
+    text = "".join((EXAMPLES / "serve" / name).read_text() for name in ("Dockerfile", "kubernetes.yaml"))
+    options = set(re.findall(r"\"(--[a-z-]+)\"", text))
+    assert options and options <= {name for param in cli.cli.commands["serve"].params for name in param.opts}
+    addresses = set(re.findall(r"path: (/[\w/]+)", text))
+    assert len(addresses) == 3 and addresses <= {r.path for r in Rest(Models([], Metrics())).routes()} | {"/metrics"}

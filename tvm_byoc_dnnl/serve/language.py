@@ -108,9 +108,7 @@ class LanguageModel:
 
         def read(index: int, stream: TextStream) -> None:
             try:
-                for piece in stream:
-                    if is_cancelled.is_set():
-                        break
+                while not is_cancelled.is_set() and (piece := next(stream, "")):
                     put((index, piece, stream))
                 stream.close()
                 put((index, "", stream))

@@ -97,12 +97,15 @@ class Source:
         return sorted(path for path in self.path.rglob("*") if path.is_file())
 
     def state(self) -> tuple[Any, ...]:
-        """What changes when somebody replaces a file; cheap."""
-        return tuple(
-            (str(path), about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
-            for path in self.files()
-            for about in [path.stat()]
-        )
+        """What changes when somebody replaces or removes a file; cheap."""
+        try:
+            return tuple(
+                (str(path), about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+                for path in self.files()
+                for about in [path.stat()]
+            )
+        except OSError as error:
+            return (str(error),)
 
     def content(self) -> str:
         """The version: a short digest of the files' bytes."""

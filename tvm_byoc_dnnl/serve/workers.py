@@ -154,6 +154,7 @@ class Supervisor:
             self._start(self._options.workers)
         except ByocError as error:
             self._models = before
+            self._end(old)
             self._say(f"the models stay as they are: {error}")
             return
         self._end(self._workers - old)
