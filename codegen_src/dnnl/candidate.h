@@ -69,7 +69,7 @@ double DefaultCost(const Candidate& candidate, const Machine& machine);
 double ReorderCost(const Candidate& candidate, const Machine& machine);
 
 /// The candidates that make the same use of a machine (rates.h).
-std::string FamilyOf(const Candidate& candidate, const Isa& isa);
+std::string FamilyOf(const Candidate& candidate, const Machine& machine);
 
 class Lowering;
 
@@ -98,7 +98,7 @@ constexpr Offer kOffers[] = {OfferGroups,          OfferDirect,        OfferInte
 
 /// Whether a convolution of images of this rank has too few channels or outputs for a product of
 /// matrices: in each of its groups, but it is not depthwise; or, for AVX2, of a picture.
-bool IsThin(const Dims& weights, size_t rank, const Isa& isa);
+bool IsThin(const Dims& weights, size_t rank, const Machine& machine);
 
 }  // namespace tvm_byoc_dnnl
 

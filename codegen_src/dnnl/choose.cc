@@ -108,11 +108,10 @@ bool Lowering::PacksAnew(const Candidate& candidate) const {
 /// What a candidate costs among the plans that there are: one that needs weights in another form
 /// must be much cheaper.
 double Lowering::CostHere(const Candidate& candidate) {
-  constexpr double kMuch = 2;
   const double cost = Cost(candidate);
   if (!reuses_ || !PacksAnew(candidate)) return cost;
   least_anew_ = std::min(least_anew_, cost);
-  return cost * kMuch;
+  return cost * machine_.Limit("repacked");
 }
 
 /// oneDNN's answer; an empty one if it has no implementation, or only one with a known fault, which

@@ -32,7 +32,7 @@ static std::vector<OpDesc> DescribeConvolution(const NodeView& n) {
       Describe(n, dnnl::primitive::kind::convolution, dnnl::algorithm::convolution_direct);
   const Dims& weights = n.Shape(1);
   const std::optional<byoc_isa> isa = n.lowering.isa().Vectors();
-  const bool is_thin = IsThin(weights, n.OutShape().size(), n.lowering.isa());
+  const bool is_thin = IsThin(weights, n.OutShape().size(), n.lowering.machine());
   if (is_thin && n.DTypeOf(0) == DType::kFloat32 && isa) {
     OpDesc channels_last = ops.front();
     if (*isa == BYOC_AVX512)

@@ -11,8 +11,6 @@ namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
-constexpr double kReference = 100;  // times as slow as the others
-
 /// Whether it is a convolution whose weights have an axis more.
 bool HasGroups(const Candidate& candidate) {
   return candidate.op.kind == PrimitiveKind::convolution &&
@@ -30,12 +28,11 @@ std::string InItsDType(const char* family, const Candidate& candidate) {
 
 /// On AVX2 oneDNN 3.2 has only a product that packs the weights at each call: few rows do not pay
 /// for that.
-std::string FamilyOfMatmul(const Candidate& candidate) {
-  constexpr int64_t kFew = 16;
+std::string FamilyOfMatmul(const Candidate& candidate, const Machine& machine) {
   const Dims dims = candidate.op.Find(DNNL_ARG_DST)->md.get_dims();
   const bool packs = candidate.impl.compare(0, 4, "gemm") == 0;
-  return packs && dims.size() == 2 && dims[0] <= kFew ? "matmul_flat"
-                                                      : InItsDType("matmul", candidate);
+  const bool are_few = static_cast<double>(dims[0]) <= machine.Limit("packing_rows");
+  return packs && dims.size() == 2 && are_few ? "matmul_flat" : InItsDType("matmul", candidate);
 }
 
 bool ReadsBytes(const Candidate& candidate) {
@@ -48,19 +45,19 @@ bool IsNormalization(PrimitiveKind kind) {
 }
 
 /// Few channels of a picture and few weights for each output: 3x3, but not 7x7.
-bool IsOfPicture(const Candidate& candidate, const Isa& isa) {
-  constexpr int64_t kFew = 64;
+bool IsOfPicture(const Candidate& candidate, const Machine& machine) {
   const Dims weights = candidate.op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = candidate.op.Find(DNNL_ARG_DST)->md.get_dims().size();
-  return weights.size() == rank && IsThin(weights, rank, isa) &&
-         ElementCount(weights) <= kFew * weights[0];
+  return weights.size() == rank && IsThin(weights, rank, machine) &&
+         static_cast<double>(ElementCount(weights)) <=
+             machine.Limit("picture_taps") * static_cast<double>(weights[0]);
 }
 
 /// Each group has few outputs, and its weights are not padded: they fill a part of a vector.
-bool IsNarrow(const Candidate& candidate) {
-  constexpr int64_t kFew = 8;
+bool IsNarrow(const Candidate& candidate, const Machine& machine) {
   const Dims weights = candidate.pd.Arg(DNNL_ARG_WEIGHTS).get_padded_dims();
-  return HasGroups(candidate) && weights[1] < kFew && weights[1] * weights[2] > 1;
+  return HasGroups(candidate) && weights[1] * weights[2] > 1 &&
+         static_cast<double>(weights[1]) < machine.Limit("narrow_outputs");
 }
 
 std::string Shape(const MemoryDesc& md) {
@@ -79,7 +76,7 @@ bool IsReference(dnnl::primitive::kind kind, const std::string& impl) {
 
 bool Unfolds(const std::string& impl) { return impl.find("gemm:") != std::string::npos; }
 
-std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
+std::string FamilyOf(const Candidate& candidate, const Machine& machine) {
   if (candidate.call) {
     const std::string kernel = candidate.call->kernel->name;
     const bool of_pixels = candidate.op.kind == PrimitiveKind::convolution;
@@ -88,18 +85,18 @@ std::string FamilyOf(const Candidate& candidate, const Isa& isa) {
   if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
   if (candidate.work.products > 0 && ReadsBytes(candidate)) return "bytes";
   if (IsNormalization(candidate.op.kind) && ReadsBytes(candidate)) return "normalize_bytes";
-  if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate);
+  if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate, machine);
   if (candidate.op.kind == PrimitiveKind::lrn)
     return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";
   if (candidate.op.kind == PrimitiveKind::reorder) return "conversion";  // in the same layout
   if (candidate.op.kind != PrimitiveKind::convolution) return "";
   const bool is_halved =
-      isa.Vectors() == BYOC_AVX512 && candidate.impl.find(":avx2") != std::string::npos;
-  return Unfolds(candidate.impl)       ? "convolution_gemm"
-         : is_halved                   ? "convolution_halved"
-         : IsNarrow(candidate)         ? "convolution_narrow"
-         : IsOfPicture(candidate, isa) ? "convolution_picture"
-                                       : InItsDType("convolution", candidate);
+      machine.isa.Vectors() == BYOC_AVX512 && candidate.impl.find(":avx2") != std::string::npos;
+  return Unfolds(candidate.impl)           ? "convolution_gemm"
+         : is_halved                       ? "convolution_halved"
+         : IsNarrow(candidate, machine)    ? "convolution_narrow"
+         : IsOfPicture(candidate, machine) ? "convolution_picture"
+                                           : InItsDType("convolution", candidate);
 }
 
 double ReorderCost(const Candidate& candidate, const Machine& machine) {
@@ -107,8 +104,9 @@ double ReorderCost(const Candidate& candidate, const Machine& machine) {
 }
 
 double DefaultCost(const Candidate& candidate, const Machine& machine) {
-  const double times = IsReference(candidate.op.kind, candidate.impl) ? kReference : 1;
-  return machine.Seconds(FamilyOf(candidate, machine.isa), candidate.work, times);
+  const double times =
+      IsReference(candidate.op.kind, candidate.impl) ? machine.Limit("reference") : 1;
+  return machine.Seconds(FamilyOf(candidate, machine), candidate.work, times);
 }
 
 std::string WorkloadKey(const OpDesc& op) {

@@ -22,17 +22,17 @@ constexpr size_t kRank = 4;  // of an image
 
 /// Convolutions that it computes in time. Wide groups take a little longer than oneDNN's, which
 /// pays where a shuffle is spared.
-bool IsFast(const Dims& weights, size_t rank, const Isa& isa, bool is_shuffled) {
-  const int64_t most = is_shuffled ? 256 : 64;
-  return IsThin(weights, rank, isa) ||
-         (weights.size() == rank + 1 && weights[2] < most && weights[1] * weights[2] > 1);
+bool IsFast(const Dims& weights, size_t rank, const Machine& machine, bool is_shuffled) {
+  const double most = machine.Limit(is_shuffled ? "shuffled_channels" : "wide_channels");
+  return IsThin(weights, rank, machine) ||
+         (weights.size() == rank + 1 && static_cast<double>(weights[2]) < most &&
+          weights[1] * weights[2] > 1);
 }
 
 /// Makes few long rows of an image whose pixels lie evenly, where a result reads one pixel alone:
 /// the inner loop goes over a row, and on a Zen 3 images of 7x7 to 56x56 take 0.85 to 0.93 of the
 /// time. Longer rows gain no more.
-void MakeLongRows(byoc_direct_params* p, std::vector<byoc_post_op>* post_ops) {
-  constexpr int64_t kLongest = 112;
+void MakeLongRows(byoc_direct_params* p, int64_t longest, std::vector<byoc_post_op>* post_ops) {
   std::vector<byoc_strides*> places = {&p->src, &p->dst};
   for (byoc_post_op& post_op : *post_ops) {
     if (post_op.form == BYOC_PER_ELEMENT) places.push_back(&post_op.strides);
@@ -45,7 +45,7 @@ void MakeLongRows(byoc_direct_params* p, std::vector<byoc_post_op>* post_ops) {
                      p->pad_left == 0;
   if (!evenly || !alone) return;
   const int64_t pixels = p->height * p->width, rows = p->images * p->groups;
-  int64_t width = kLongest;
+  int64_t width = longest;
   while (width > p->width && (pixels % width != 0 || pixels / width * rows % p->threads != 0)) {
     --width;
   }
@@ -67,14 +67,15 @@ std::optional<Shuffled> Unshuffle(OpDesc* op, const Lowering& values) {
 
 }  // namespace
 
-bool IsThin(const Dims& weights, size_t rank, const Isa& isa) {
-  constexpr int64_t kFew = 8, kOfPicture = 4;
+bool IsThin(const Dims& weights, size_t rank, const Machine& machine) {
   if (weights.size() == rank)
-    return isa.Vectors() == BYOC_AVX2 && rank == kRank && weights[1] <= kOfPicture;
+    return machine.isa.Vectors() == BYOC_AVX2 && rank == kRank &&
+           static_cast<double>(weights[1]) <= machine.Limit("picture_channels");
   if (weights.size() != rank + 1 || weights[1] * weights[2] == 1) return false;
   const auto [few, more] = std::minmax(weights[1], weights[2]);
-  const bool in_blocks = few % kFew == 0 && more % kFew == 0;
-  return few < kFew || (more <= 2 * kFew && !in_blocks);
+  const auto least = static_cast<int64_t>(machine.Limit("thin_channels"));
+  const bool in_blocks = few % least == 0 && more % least == 0;
+  return few < least || (more <= 2 * least && !in_blocks);
 }
 
 std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& values) {
@@ -85,7 +86,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
   const std::optional<Shuffled> shuffled = Unshuffle(&op, values);
-  if (rank != kRank || !IsFast(shape, rank, values.isa(), shuffled.has_value()))
+  if (rank != kRank || !IsFast(shape, rank, values.machine(), shuffled.has_value()))
     return std::nullopt;
   const MemoryDesc weights = Dense(shape, DType::kFloat32);
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
@@ -104,7 +105,7 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   p.threads = values.machine().threads;
   if (!SuitsVectors(p.dst, p)) return std::nullopt;
   if (!has_groups && p.dst.lanes != out[1]) return std::nullopt;  // in blocks oneDNN is as fast
-  MakeLongRows(&p, &frame->post_ops);
+  MakeLongRows(&p, static_cast<int64_t>(values.machine().Limit("long_row")), &frame->post_ops);
   KernelCall call = CallOf(kDirect, p, std::move(*frame), byoc_direct_scratch_bytes(&p));
   call.packing = PackingOf(kDirectPack, p, byoc_direct_packed_bytes(&p));
 

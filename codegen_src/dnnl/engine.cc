@@ -99,12 +99,11 @@ class DnnlPlanner final : public Planner {
 
   /// Nothing if weights that are packed already would make calls noticeably slower.
   std::optional<Program> Lower(const Shapes& shapes, const Growth* growth, bool reuses) {
-    constexpr double kNoticeable = 0.05;
     Lowering lowering(graph_, shapes, CpuEngine(), CostOf(graph_, engine_));
     lowering.Share(&store_, reuses);
     if (growth != nullptr) lowering.Grow(*growth);
     Program program = lowering.Run();
-    if (reuses && lowering.Excess() > kNoticeable) return std::nullopt;
+    if (reuses && lowering.Excess() > lowering.machine().Limit("excess")) return std::nullopt;
     GenerateCode(program.steps);
     return program;
   }

@@ -12,13 +12,12 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-constexpr int64_t kMostChannels = 16;
-
 /// Groups of which a vector holds several, or one that nearly fills it. Of depthwise kernels oneDNN
 /// has good ones for all but two widths, unless it unfolds the source.
-bool Suits(const byoc_groups_params& p, const Candidate& primitive) {
+bool Suits(const byoc_groups_params& p, const Candidate& primitive, const Machine& machine) {
   if (!byoc_groups_is_depthwise(&p))
-    return p.channels <= kMostChannels && p.outputs <= byoc_lanes(p.isa);
+    return static_cast<double>(p.channels) <= machine.Limit("groups_channels") &&
+           p.outputs <= byoc_lanes(p.isa);
   return byoc_groups_wide(&p) > 0 || Unfolds(primitive.impl) ||
          IsReference(primitive.op.kind, primitive.impl);
 }
@@ -66,7 +65,8 @@ std::optional<Candidate> OfferGroups(const Candidate& primitive, const Lowering&
   p.outputs = shape[1];
   p.channels = shape[2];
   const int64_t lanes = byoc_lanes(p.isa), together = byoc_groups_together(&p);
-  if (!Suits(p, primitive) || !IsPlain(p.src, in[1], together * p.channels, lanes) ||
+  if (!Suits(p, primitive, values.machine()) ||
+      !IsPlain(p.src, in[1], together * p.channels, lanes) ||
       !IsPlain(p.dst, out[1], together * p.outputs, lanes))
     return std::nullopt;
   KernelCall call = CallOf(kGroups, p, std::move(*frame), /*scratch_bytes=*/0);

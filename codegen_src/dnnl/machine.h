@@ -75,6 +75,8 @@ struct Machine {
     return rates->Seconds(family, work, threads, times);
   }
 
+  double Limit(const char* name) const { return rates->Limit(name); }
+
   Isa isa;
   int threads;
   int64_t cache_bytes;  // of the second-level cache of a core

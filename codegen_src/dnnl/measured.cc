@@ -169,7 +169,7 @@ CostModel CostByTimes(const KnownTimes& times, const std::string& setting) {
 json::Object CostsOfProducts(const Graph& graph) {
   std::map<std::string, std::map<std::string, json::Object>> all;
   ForEachCandidate(graph, [&](const Candidate& candidate, const Machine& machine) {
-    const std::string name = FamilyOf(candidate, machine.isa);
+    const std::string name = FamilyOf(candidate, machine);
     const Family* family = machine.rates->Find(name, machine.threads);
     if (family == nullptr) return;
     json::Object object;

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "common/graph_tables.h"
 #include "common/json_fields.h"
 
 namespace tvm_byoc_dnnl {
@@ -17,6 +18,23 @@ constexpr char kCompiledIn[] =
 #include "machines.inc"
     ;
 constexpr const char* kDTypes[] = {"float32", "bfloat16", "int8"};
+/// Numbers of a machine that its description or its base has, in the order of the alphabet.
+constexpr const char* kLimits =
+    "block_kb "         // of tiles of Winograd's algorithm, where the second-level cache is smaller
+    "excess "           // the part that a plan may cost more whose weights are packed already
+    "groups_channels "  // for which the kernel of groups is offered
+    "late_source "      // vectors that take as long as reading one of a source that is in no cache
+    "late_weights "     // and as transforming one of weights in a call
+    "long_row "         // pixels of the rows that the direct convolution makes of an image
+    "narrow_outputs "   // of a group, fewer of which oneDNN computes more slowly
+    "packing_rows "     // of a product for which packing the weights in each call does not pay
+    "picture_channels "   // the most that a picture has
+    "picture_taps "       // weights of an output, more of which take as long as those of any image
+    "reference "          // times that oneDNN's reference implementations take
+    "repacked "           // times by which weights in another form must be faster
+    "shuffled_channels "  // of a group, fewer of which pay where a shuffle is spared
+    "thin_channels "      // of a group, fewer of which are no product of matrices
+    "wide_channels";      // of a group, fewer of which the direct convolution computes in time
 
 /// ["float32", products, vectors, ...] without zeros at the end, or why there is none.
 Family ReadFamily(const json::Value& value, const std::string& where) {
@@ -75,7 +93,7 @@ Speed ReadSpeed(const json::Object& object, double lanes, const std::string& whe
 }  // namespace
 
 Rates::Rates(const json::Object& document) {
-  AllowOnly(document, "about machine base lanes cache_mb threads", "rates");
+  AllowOnly(document, "about machine base lanes cache_mb limits threads", "rates");
   const auto number = [&](const char* name) {
     return AsNumber(Field(document, name, "rates"), name);
   };
@@ -83,6 +101,12 @@ Rates::Rates(const json::Object& document) {
     base_ = CompiledIn(AsString(*base, "rates: base"));
     if (!base_) Fail(ErrorKind::kGraph, "rates: unknown base ", AsString(*base, "rates: base"));
   }
+  if (const json::Value* limits = json::Find(document, "limits")) {
+    const json::Object& object = AsObject(*limits, "rates: limits");
+    AllowOnly(object, kLimits, "rates: limits");
+    for (const auto& [name, value] : object) limits_[name] = AsNumber(value, name);
+  }
+  for (const std::string& name : Words(kLimits)) Limit(name);  // each is there
   constexpr int kMega = 1 << 20;
   many_weights_ = kMega * number("cache_mb");
   for (const auto& [threads, value] :
@@ -122,6 +146,13 @@ const Family* Rates::Find(const std::string& family, int threads) const {
   const auto found = families.find(family);
   if (found != families.end()) return &found->second;
   return base_ ? base_->Find(family, threads) : nullptr;
+}
+
+double Rates::Limit(const std::string& name) const {
+  const auto found = limits_.find(name);
+  if (found != limits_.end()) return found->second;
+  if (!base_) Fail(ErrorKind::kGraph, "rates: limits: there is no ", name);
+  return base_->Limit(name);
 }
 
 std::vector<double> Rates::Amounts(const Work& work) const {

@@ -57,6 +57,9 @@ class Rates {
   /// The part of it that is the changes of layout.
   double ReorderSeconds(const Work& work, int threads) const;
 
+  /// A number of this description or its base that bounds what is tried, or says what it is worth.
+  double Limit(const std::string& name) const;
+
   /// In the order of Family's costs: the amounts of work, and the seconds of a family for each.
   std::vector<double> Amounts(const Work& work) const;
   std::vector<double> SecondsOfEach(const Family& family, int threads) const;
@@ -72,6 +75,7 @@ class Rates {
 
   std::shared_ptr<const Rates> base_;
   double many_weights_ = 0;  // bytes: more stay in no cache
+  std::map<std::string, double> limits_;
   std::map<int, Speed> speeds_;
 };
 

@@ -15,10 +15,10 @@ namespace {
 /// The cache for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
 /// larger than a small second-level one.
 int64_t BlockBytes(const Machine& machine) {
-  return std::max<int64_t>(machine.cache_bytes, 1 << 20);
+  return std::max(machine.cache_bytes, static_cast<int64_t>(machine.Limit("block_kb")) << 10);
 }
 
-Work WorkOf(const byoc_winograd_params& w, int64_t block_bytes) {
+Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
   const auto points = static_cast<double>(byoc_winograd_points(&w));
   const auto tiles = static_cast<double>(w.groups * byoc_winograd_tiles(&w));
   const auto terms = static_cast<double>(byoc_winograd_terms(&w));
@@ -33,20 +33,22 @@ Work WorkOf(const byoc_winograd_params& w, int64_t block_bytes) {
   const auto groups = static_cast<double>(w.groups);
   const double blocks = std::ceil(tiles / groups / static_cast<double>(w.tiles_at_once));
   const double vectors = points * terms / lanes;
-  work.vectors += 0.0375 * vectors * lanes * outputs * groups * (w.over_outputs != 0 ? 1 : blocks);
-  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, block_bytes) == 0)
-    work.vectors += 0.375 * vectors * tiles * outputs / static_cast<double>(byoc_panel(w.isa));
+  work.vectors += machine.Limit("late_weights") * vectors * lanes * outputs * groups *
+                  (w.over_outputs != 0 ? 1 : blocks);
+  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, BlockBytes(machine)) == 0)
+    work.vectors += machine.Limit("late_source") * vectors * tiles * outputs /
+                    static_cast<double>(byoc_panel(w.isa));
   return work;
 }
 
 /// The same with products by parts of bfloat16 on AMX.
-Work WorkOfParts(const byoc_winograd_params& w, int64_t block_bytes) {
+Work WorkOfParts(const byoc_winograd_params& w, const Machine& machine) {
   const byoc_split_params p = byoc_split_winograd_product(&w);
   const int64_t tiles = byoc_winograd_tiles(&w);
   const int64_t rows = w.over_outputs ? byoc_split_winograd_rows(tiles)
                                       : byoc_split_winograd_rows(w.tiles_at_once) *
                                             ((tiles + w.tiles_at_once - 1) / w.tiles_at_once);
-  Work work = WorkOf(w, block_bytes);
+  Work work = WorkOf(w, machine);
   work.products = static_cast<double>(BYOC_POINT_PRODUCTS * BYOC_POINTS * rows * p.filled *
                                       byoc_round_up(w.outputs, BYOC_TILE_ROWS));
   return work;
@@ -61,7 +63,7 @@ struct TileKernel {
   void (*plan)(byoc_winograd_params*, int threads, int64_t cache_bytes);
   size_t (*scratch_bytes)(const byoc_winograd_params*);
   size_t (*packed_bytes)(const byoc_winograd_params*);
-  Work (*work)(const byoc_winograd_params&, int64_t block_bytes);
+  Work (*work)(const byoc_winograd_params&, const Machine& machine);
 };
 const TileKernel kVectors = {kWinograd,
                              kWinogradPack,
@@ -136,15 +138,14 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.channels = in[1] / w.groups;
   w.outputs = out[1] / w.groups;
   if (!HasWholeVectors(w) || (w.groups > 1 && !form.of.takes_groups)) return std::nullopt;
-  const int64_t block_bytes = BlockBytes(values.machine());
-  form.of.plan(&w, values.machine().threads, block_bytes);
+  form.of.plan(&w, values.machine().threads, BlockBytes(values.machine()));
   KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
   call.packing = PackingOf(form.of.pack, w, form.of.packed_bytes(&w));
 
   const std::string impl =
       form.of.isa == nullptr ? KernelImpl(form.name, w.isa) : Cat(form.name, ":", form.of.isa);
   Candidate candidate{op, {}, impl, std::move(call), {}};
-  candidate.work = form.of.work(w, block_bytes);
+  candidate.work = form.of.work(w, values.machine());
   return candidate;
 }
 

@@ -112,7 +112,7 @@ std::string ChoiceOn(const Machine& machine, const Graph& graph) {
   const auto bare = [](const std::string& impl) { return impl.substr(0, impl.find(':')); };
   const auto cost = [&](const Candidate& candidate, const Machine& on) {
     if (candidate.call) offered.insert(bare(candidate.impl) + " ");
-    const Family* family = on.rates->Find(FamilyOf(candidate, on.isa), on.threads);
+    const Family* family = on.rates->Find(FamilyOf(candidate, on), on.threads);
     CHECK_EQUAL(family == nullptr ? "unknown" : family->why_none, "");
     return DefaultCost(candidate, on);
   };

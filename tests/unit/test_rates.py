@@ -101,6 +101,8 @@ def test_the_file_of_another_machine_is_not_used(tmp_path: Path, compiled_in: di
         (lambda: _document(threads={}), "numbers of threads"),
         (lambda: _document(threads={"all": {}}), "threads: all"),
         (lambda: _document(cores=2), "cores"),
+        (lambda: _document(limits={"thin": 8}), "thin"),
+        (lambda: _document(limits={"repacked": "often"}), "repacked"),
         (lambda: _with_families(winograd=["float32", 1, 2, 3, 4, 5, 6, 7]), "got 8 values"),
         (lambda: _with_families(winograd=["float64", 1]), "float64"),
         (lambda: _with_families(winograd=["float32", "fast"]), "winograd"),
