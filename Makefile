@@ -280,9 +280,10 @@ bench-torch: $(NATIVE) $(PEERS) $(ZOO)  ##* torch.compile beside inductor and Py
 	@$(PY) -m bench.torch_compile $(ARGS)
 
 .PHONY: bench-placement bench-bounds
-bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ##* placement by measurement of dnnl, OpenVINO and TVM, and the most that it can gain: ARGS=squeezenet
-	@$(PY) -m pip install -q --no-deps --no-build-isolation --upgrade --target $(BUILD)/openvino_backend examples/openvino_backend
-	@PYTHONPATH=$(BUILD)/openvino_backend $(PY) -m $(subst -,.,$@) $(ARGS)
+bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ##* placement by measurement of dnnl, OpenVINO, LiteRT and TVM, and the most that it can gain: ARGS=squeezenet
+	@$(PIP) install 'ai-edge-litert>=2.1'
+	@$(PIP) install --no-deps --no-build-isolation --upgrade --target $(BUILD)/vendors examples/openvino_backend examples/litert_backend
+	@PYTHONPATH=$(BUILD)/vendors $(PY) -m $(subst -,.,$@) $(ARGS)
 
 bench-load: $(NATIVE) $(PEERS)  ##* load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 	@$(PY) -m bench.load $(ARGS)

@@ -65,7 +65,7 @@ def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, 
 
 @click.command(context_settings={"show_default": True})
 @click.argument("networks", nargs=-1)
-@click.option("--compilers", default="dnnl,openvino", help="In order of priority; TVM is asked in any case.")
+@click.option("--compilers", default="dnnl,openvino,litert", help="In order of priority; TVM is asked in any case.")
 @click.option("--budget", default=120.0, help="Seconds of the search for each network.")
 @click.option("--rounds", default=15, help="Turns of the last comparison.")
 @click.option("--database", type=click.Path(path_type=Path), default=Path("build/placement.jsonl"))
