@@ -63,6 +63,7 @@ MODELS = {
         **WIDE,
         width=64,
         turns=32,
+        tied=True,
         scaling=4.0,
         seed=4,
     ),
@@ -214,6 +215,11 @@ FILES: dict[str, tuple[Damage, type[Exception], str]] = {
         lambda p: GgufModel(values={"llama.expert_count": 8}).write(p),
         byoc.UnsupportedError,
         "mixture of experts",
+    ),
+    "a part of a model": (
+        lambda p: GgufModel(values={"split.count": 3}).write(p),
+        byoc.UnsupportedError,
+        "is one of 3 parts; join them",
     ),
     "another scaling": (
         lambda p: GgufModel(values={"llama.rope.scaling.type": "yarn"}).write(p),

@@ -56,6 +56,8 @@ class _Sizes(NamedTuple):
         width = file.get(f"{arch}.attention.key_length", int, hidden // heads)
         if file.get(f"{arch}.attention.value_length", int, width) != width:
             raise UnsupportedError(f"{file.path} has keys and values of different lengths, which are not computed")
+        if (parts := file.get("split.count", int, 0, least=0)) > 1:
+            raise UnsupportedError(f"{file.path} is one of {parts} parts; join them: llama-gguf-split --merge")
         if file.get(f"{arch}.expert_count", int, 0, least=0):
             raise UnsupportedError(f"{file.path} is a mixture of experts, which is not read from GGUF files")
         return cls(
