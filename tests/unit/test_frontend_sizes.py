@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_byoc_dnnl as byoc
+from tests.unit.importing import check, onnx_model, rand
 from tvm_byoc_dnnl.core.errors import InputError
 
 X = np.random.default_rng(0).standard_normal((2, 3, 1, 5)).astype("float32")
@@ -155,3 +156,10 @@ def test_what_no_operand_says_is_refused(op: str, opset: int, inputs: Any, messa
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     with pytest.raises(byoc.ByocError, match=rf"{op} \(node `it`\).*{message}"):
         byoc.compile(model)
+
+
+def test_a_skip_and_its_norm_are_of_one_width() -> None:
+    made = helper.make_node("SkipLayerNormalization", ["x", "s", "g"], ["y", "", "", "t"], domain="com.microsoft")
+    inputs = {"x": (2, "n", "w"), "s": (2, "n", "v")}
+    model = onnx_model([made], inputs, {"g": np.ones(8, "float32")}, outputs=("y", "t"))
+    check(model, inputs={"x": rand(2, 3, 8), "s": rand(2, 3, 8)}, tolerance=1e-4)

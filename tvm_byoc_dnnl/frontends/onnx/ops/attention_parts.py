@@ -289,6 +289,8 @@ def _of_runtime(e: Emit, node: Node) -> Value:
         positions = e.expand(e.reshape(positions, [1, length]), [batch, length])
     if x.rank == 3 and not heads:
         heads = x.sizes[-1] // (2 * cos.sizes[-1])
+        if isinstance(heads, Dim):
+            raise node.refused(f"has {heads} heads, an open number; fix it, or add `num_heads`")
     x, cos, sin = _of_one_width(e, x, cos, sin, heads, used)
     return _by_rows(e, x, positions, cos, sin, heads, node.attr("interleaved", 0))
 

@@ -336,8 +336,10 @@ def _skip_norm(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list
 
 
 def _normalised_layer(e: Emit, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
-    if beta is None:
-        beta = e.const(np.zeros(gamma.shape or (1,)), gamma.dtype)
+    parameters = [gamma] if beta is None else [gamma, beta]
+    width = common([x.sizes[-1], *(v.sizes[0] for v in parameters)])
+    x, gamma, *rest = (e.agree(v, [*v.sizes[:-1], width]) for v in (x, *parameters))
+    beta = rest[0] if rest else e.expand(e.const(np.zeros(1), gamma.dtype), [width])
     return e.layer_norm(x, gamma, beta, axes=[-1], epsilon=epsilon)
 
 
