@@ -40,7 +40,7 @@ from .partitioning.annotate.trial import get_annotate_compiler as get_annotate_c
 from .partitioning.passes import PartitionGraph as PartitionGraph
 from .prepare import Prepare as Prepare
 from .prepare.compression import why_not_compressed as why_not_compressed
-from .regions.policy import RegionPolicy as RegionPolicy, Work as Work
+from .regions.cost import RegionPolicy as RegionPolicy, Work as Work
 from .report import Report as Report, explain as explain
 from .report.profile import Profile as Profile, profile as profile
 from .report.verify import Verification as Verification, verify as verify

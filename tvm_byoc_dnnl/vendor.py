@@ -27,9 +27,8 @@ from .ir.tvm_compat import (
 )
 from .prepare.rewrite import Scope
 from .prepare.rewrite_pass import rewrite_pass
-from .regions.cost import is_cheap
+from .regions.cost import RegionPolicy, Work, is_cheap
 from .regions.failure import describe
-from .regions.policy import RegionPolicy, Work
 from .te import TEGraph, schedule_te, translate_to_te
 from .te.computes import least_sizes
 from .vendors.codegen import SourceBuild

@@ -78,7 +78,7 @@ import numpy as np
 import tvm
 import tvm_byoc_dnnl as byoc
 from tvm import relax, s_tir, te
-from tvm_byoc_dnnl.core.threads import limited
+from tvm_byoc_dnnl.core._native import limited
 
 def started(call):
     before = len(os.listdir("/proc/self/task"))

@@ -14,7 +14,7 @@ import tvm
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.tuning.candidates import measure_candidates
+from tvm_byoc_dnnl.tuning.costs import measure_candidates
 from tvm_byoc_dnnl.tuning.database import Database, Timing
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 from tvm_byoc_dnnl.vendors.portable import PortableCodegen

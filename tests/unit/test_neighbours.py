@@ -10,8 +10,8 @@ import time
 import pytest
 
 from tvm_byoc_dnnl.core import machine
+from tvm_byoc_dnnl.core._native import Company
 from tvm_byoc_dnnl.core.machine import Neighbours
-from tvm_byoc_dnnl.core.threads import Company
 from tvm_byoc_dnnl.report.profile import Profile
 
 

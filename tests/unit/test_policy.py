@@ -13,8 +13,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, reasons, run, vendors
 from tvm_byoc_dnnl.core.ledger import read_log
-from tvm_byoc_dnnl.regions.cost import is_cheap
-from tvm_byoc_dnnl.regions.policy import RegionPolicy, Work
+from tvm_byoc_dnnl.regions.cost import RegionPolicy, Work, is_cheap
 
 T = R.Tensor((4, 4), "float32")
 X = np.random.default_rng(0).standard_normal((4, 4)).astype("float32")

@@ -28,8 +28,8 @@ from ..pipeline.host_code import WrapIntegers, complete_host_c
 from ..pipeline.regions import FALLBACK_FUNCTIONS, with_host_form
 from ..prepare import ExactForms
 from ..prepare.compression import ACTIVATIONS, BITS
-from ..regions.policy import RegionPolicy, with_names
-from ..tuning.candidates import known_times
+from ..regions.cost import RegionPolicy, with_names
+from ..tuning.costs import known_times
 from ..tuning.database import Placement, choices_of, with_places
 from ..tuning.tune import placement_for
 from ..vendors.namespaces import HOST, compilers, known_target, namespace, with_options

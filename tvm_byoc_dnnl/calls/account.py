@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 from .._version import version_of
-from ..core.compilation import Compilation
+from ..core.compilation import Compilation, knowing
 from ..core.ledger import FOR_REPORTS, FORM, MATCH, REFUSED, Fact, read_facts
 from ..core.tvm_fast import ByIdentity
 from ..graph.graph import Node as GraphNode
@@ -28,7 +28,6 @@ from ..regions.failure import describe
 from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
-from ..vendors.quantised_groups import looking_at
 from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
 from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
 
@@ -115,7 +114,7 @@ def notes_of(ns: Namespace, func: Any, options: Mapping[str, Any]) -> str:
     if ns.notes is None:
         return ""
     try:
-        with looking_at(func):
+        with knowing(around=(func,)):
             return " ".join((told(ns, "notes", func, dict(options)) or "").split())
     except Exception as error:  # the rest of the report is still useful
         _logger.warning("%s", describe(error))

@@ -16,7 +16,7 @@ from ..api.compile import ACTIVATIONS, ARGUMENTS, DEFAULT_COMPILER, INT8, PRECIS
 from ..core.errors import InputError
 from ..core.files import why_not_written, write_text
 from ..pipeline.library_file import is_library
-from ..regions.policy import RegionPolicy
+from ..regions.cost import RegionPolicy
 from ..vendors.portable import OUTPUTS
 
 Shapes = dict[str, tuple["int | str", ...]]

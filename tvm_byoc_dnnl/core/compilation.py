@@ -1,4 +1,4 @@
-"""One compilation: what is known while a model is built, and forgotten when that ends.
+"""One compilation: what is known while a model is built, loaded or timed, and forgotten when that ends.
 
 `compile`, `partition`, `explain` and `tune` begin one. Passes, codegens and errors ask for it by `current`: TVM calls
 them, and hands no argument of ours on.
@@ -60,6 +60,14 @@ class Compilation:
         Regions (by symbol) that became modules although source was asked for, and why; ``None`` to raise instead.
     times : callable, optional
         ``times(codegen, graph)``: the known times of the candidates in a graph.
+    around : tuple
+        The functions or bindings that a vendor's code looks at now.
+    opening : Opening, optional
+        What the regions of the model that is loaded have in common.
+    is_described : bool
+        A model is loaded to be described: a region that this machine cannot open is an error of its call.
+    layers : list, optional
+        Gets the names of layers and their seconds that regions report while a model is profiled.
     """
 
     is_by_hand: bool = False
@@ -72,6 +80,10 @@ class Compilation:
     weights: OverwritableWeights | None = None
     not_source: dict[str, str] | None = None
     times: Callable[[Any, Any], Any] | None = None
+    around: tuple[Any, ...] = ()
+    opening: Any = None
+    is_described: bool = False
+    layers: list[tuple[str, float]] | None = None
 
 
 _CURRENT: ContextVar[Compilation | None] = ContextVar("compilation", default=None)

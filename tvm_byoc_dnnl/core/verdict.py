@@ -13,6 +13,7 @@ from typing import Any
 
 import tvm
 
+from .compilation import note_cause
 from .errors import ByocError, VendorError
 
 
@@ -85,7 +86,7 @@ _NO_MODULE = "The return value of a module pass must be set"
 
 
 @contextmanager
-def calling(what: str, *, named: bool = False) -> Iterator[None]:
+def calling(what: str, *, named: bool = False, refuses: bool = True) -> Iterator[None]:
     """Inside, a function of a vendor runs.
 
     Parameters
@@ -95,6 +96,8 @@ def calling(what: str, *, named: bool = False) -> Iterator[None]:
     named : bool
         Raise a `VendorError` that says so for every exception but this package's own; else only for what is no
         `Exception`, such as ``sys.exit``, because the caller describes the others.
+    refuses : bool
+        Whether a `Reject` is an answer, and no error.
 
     Raises
     ------
@@ -103,19 +106,19 @@ def calling(what: str, *, named: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, ByocError, Reject):
+    except (KeyboardInterrupt, ByocError):
         raise
-    except Exception as error:
-        if not named:
-            raise
-        raise VendorError(f"{what} raised {_said(error)}") from error
     except BaseException as error:
+        if (isinstance(error, Reject) and refuses) or (isinstance(error, Exception) and not named):
+            raise
         raise VendorError(f"{what} raised {_said(error)}") from error
 
 
 def _said(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    note_cause(said, error)
+    return said
 
 
 def expect(value: Any, kind: type | tuple[type, ...], what: str, expected: str) -> Any:

@@ -29,10 +29,9 @@ from ..core.ledger import CUT, MATCH, Fact
 from ..core.verdict import calling, expect
 from ..ir.relax_utils import composite_of, global_var, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed
-from ..regions.cost import usual_sizes
+from ..regions.cost import RegionPolicy, Work, usual_sizes
 from ..regions.failure import Failure, describe
 from ..regions.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
-from ..regions.policy import RegionPolicy, Work
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, compilation_of, get_target_options, namespace
 from .annotate.passes import Matcher, compilers_of

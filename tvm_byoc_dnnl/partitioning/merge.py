@@ -24,6 +24,7 @@ from typing import Any
 
 from tvm import relax
 
+from ..core.compilation import knowing
 from ..core.tvm_fast import ByIdentity, items
 from ..core.verdict import Reject, as_reject, calling
 from ..ir.order import order_constraints, symbol_constraints
@@ -32,7 +33,6 @@ from ..regions import cost
 from ..regions.failure import Failure, describe
 from ..regions.functions import Block
 from ..vendors.namespace import Namespace
-from ..vendors.quantised_groups import looking_at
 
 
 @dataclass(eq=False)
@@ -203,7 +203,7 @@ def why_not_fits(ns: Namespace, region: relax.Function, options: Mapping[str, An
         return None
     who = f"fits of {ns.name!r}"
     try:
-        with calling(who), looking_at(region):
+        with calling(who), knowing(around=(region,)):
             answer = ns.fits(region.with_attr({"Codegen": ns.name, "global_symbol": "trial"}), dict(options))
         refusal = as_reject(answer, who)
     except Exception as error:

@@ -11,9 +11,9 @@ from ..core.compilation import stage
 from ..core.ledger import raise_failures, read_log, with_facts
 from ..ir.relax_utils import codegen_of, composite_of, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
+from ..regions.cost import RegionPolicy
 from ..regions.failure import Failure
 from ..regions.functions import RegionBuilder, with_uses
-from ..regions.policy import RegionPolicy
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import get_target_options, namespace
 from ..vendors.portable import install_codegen

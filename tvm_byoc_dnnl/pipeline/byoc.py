@@ -40,10 +40,9 @@ from ..whole import Expand
 from . import PIPELINE
 from .guards import CheckCounts, CheckSizes
 from .host_code import anchor_host_code
-from .kernels import kernel_names
 from .kv_cache import GrowCaches
 from .legalize import LEGALIZATIONS, StartReductions
-from .metadata import attach_kernels, attach_metadata
+from .metadata import attach_kernels, attach_metadata, kernel_names
 from .regions import build_regions
 from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
 

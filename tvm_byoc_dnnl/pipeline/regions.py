@@ -23,9 +23,9 @@ from ..core.ledger import Fact, raise_failures, read_log, with_facts
 from ..ir.relax_utils import codegen_of, global_var, is_host_function, with_functions
 from ..ir.walker import Substitute
 from ..partitioning.passes import partition_module
+from ..regions.cost import RegionPolicy
 from ..regions.failure import BrokenRegions, Failure
 from ..regions.functions import dissolve_regions, flatten_region, inline_functions
-from ..regions.policy import RegionPolicy
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import find_namespace, get_target_options
 from ..vendors.portable import OUTPUTS, check_output, install_codegen

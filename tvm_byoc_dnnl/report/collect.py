@@ -31,19 +31,17 @@ from ..pipeline.library_file import is_library
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
 from ..prepare import Prepare
-from ..regions.policy import RegionPolicy, with_names
+from ..regions.cost import RegionPolicy, with_names
 from ..runtime.runner import Runner, load
-from ..tuning.candidates import known_times
+from ..tuning.costs import known_times
 from ..tuning.database import choices_of, with_places
 from ..tuning.plans import Times, times_of
 from ..tuning.tune import placement_for
-from ..vendors.blobs import to_be_described
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, namespace, with_options
 from ..vendors.portable import check_output
-from .formats import Shown, count, milliseconds, percent
 from .html import render_html
-from .text import render_text
+from .text import Shown, count, milliseconds, percent, render_text
 
 
 class Report(Shown, ReportData):
@@ -367,7 +365,7 @@ def _of_compiled(model: Any, shapes: Mapping[str, Any] | None) -> Report:
     if shapes:
         raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")
     is_path = isinstance(model, (str, Path))
-    with to_be_described():
+    with knowing(is_described=True):
         runner = load(model) if is_path else model if isinstance(model, Runner) else Runner(model)
         account = read_account(runner.module)
     if account is None:

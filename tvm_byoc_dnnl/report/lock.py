@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from ..api.compile import ARGUMENTS
 from ..calls.model import CallReport, ReportData
 from ..core.errors import ArtifactError
-from ..regions.policy import RegionPolicy
-from .formats import count
+from ..regions.cost import RegionPolicy
+from .text import count
 
 FORMAT, VERSION = "tvm_byoc_dnnl.lock", 1
 HOST = "tvm"

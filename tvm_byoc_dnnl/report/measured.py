@@ -21,8 +21,8 @@ import tvm
 
 from ..api.compile import compile
 from ..calls.model import ReportData
-from ..pipeline.kernels import Kernels
 from ..pipeline.library_file import is_library
+from ..pipeline.metadata import Kernels
 from ..runtime.runner import Runner, load
 from ..vendors.devices import COPY_IN, COPY_OUT
 from ..vendors.namespace import told

@@ -17,17 +17,17 @@ from tvm import relax
 
 from ..calls.model import ReportData, Totals
 from ..core import _native
+from ..core._native import Company, limited
+from ..core.compilation import knowing
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..core.machine import QUIET, Neighbours
-from ..core.threads import Company, limited
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
-from ..vendors.blobs import timed_layers
-from .formats import Shown, count
 from .html import render_html
 from .measured import HOST, Instrument, Names, Roof, StepTime, runner_of
 from .measured import roof as measure_roof
+from .text import Shown, count
 
 
 @dataclass(repr=False)
@@ -239,7 +239,8 @@ def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int
     call = limited(vm[runner.entry], runner.threads)
     profilers = {name: region["profile"] for name, region in _native.regions([runner.module]).items()}
     runs: list[list[StepTime]] = []
-    with timed_layers() as layers:
+    layers: list[tuple[str, float]] = []
+    with knowing(layers=layers):
         instrument = Instrument(profilers, names, layers)
         vm.set_instrument(instrument)
         for k in range(warmup + repeat):

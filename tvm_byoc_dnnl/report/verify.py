@@ -25,14 +25,14 @@ from ..frontends import to_relax
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
 from ..pipeline import PIPELINE
 from ..pipeline.regions import settle_regions
+from ..regions.cost import RegionPolicy, with_names
 from ..regions.functions import flatten_region
-from ..regions.policy import RegionPolicy, with_names
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
 from ..tuning.database import with_places
 from ..vendors.namespaces import OPTIONS_ATTR
 from .against import AGAINST, ONNXRUNTIME, TVM, OutputGap, beside_onnxruntime, is_onnx
-from .formats import Shown, count
+from .text import Shown, count
 
 Tolerance = float | Mapping[str, float] | None
 

@@ -13,11 +13,12 @@ import tvm
 from tvm import relax
 
 from ..core import _native
+from ..core._native import limited
+from ..core.compilation import knowing
 from ..core.errors import ArtifactError
-from ..core.threads import limited
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import FALLBACK_FUNCTIONS
-from ..vendors.blobs import opening, to_be_described
+from ..vendors.blobs import Opening
 
 #: TVM's messages where two sizes, which the model needs to be equal, are not
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
@@ -48,13 +49,13 @@ class Machines:
         made: list[relax.VirtualMachine] = []
         memory = "pooled" if self.pooled else "naive"
         make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu(), memory)), self._threads)
-        with opening(self._options):
+        with knowing(opening=Opening(self._options)):
             try:
                 make()  # the first machine makes the plans, which are for a number of threads
             except ArtifactError as error:
                 if not self._has_host_form():
                     raise
-                with to_be_described():
+                with knowing(is_described=True):
                     make()
                 self._local.machine = made[0]
                 if self._entry in FALLBACK_FUNCTIONS.values() or self.without_devices(error) is None:

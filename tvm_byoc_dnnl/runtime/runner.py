@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 
 from ..core import _native
+from ..core._native import Company
 from ..core.arguments import as_tensor
 from ..core.errors import (
     ArtifactError,
@@ -23,7 +24,6 @@ from ..core.errors import (
     one_of,
 )
 from ..core.tensor_info import random_arrays, with_named_sizes
-from ..core.threads import Company
 from ..pipeline import library_file
 from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata

@@ -1,7 +1,6 @@
 """Relax -> TE: the compute of a function, as unscheduled tensors; schedules are a second stage."""
 
-from .graph import TEConstant, TEGraph, TENode, schedule_te
-from .selector import (
+from .computes import (
     TVM_LEGALIZATION,
     TECompute,
     cheapest,
@@ -11,6 +10,7 @@ from .selector import (
     te_candidates,
     unregister_te_compute,
 )
+from .graph import TEConstant, TEGraph, TENode, schedule_te
 from .translate import translate_to_te
 
 __all__ = [

@@ -18,9 +18,8 @@ from ..core.errors import InputError
 from ..core.verdict import calling, expect
 from ..ir.tvm_compat import analyzer, constant_numpy, constant_tensor, dtype_of, is_constant, substitute, var_name
 from .capture import TE_LOCK, capture_call_te, embed_primfunc
-from .computes import BUILTIN
+from .computes import BUILTIN, TVM_LEGALIZATION, Selector, TECompute, default_selector
 from .graph import TEConstant, TEGraph, TENode, hidden_reads, reads, stages_of
-from .selector import TVM_LEGALIZATION, Selector, TECompute, default_selector
 from .types import FLOATS_ONLY, REFUSED, Refusal, is_tir, leaves, paired_dims, refuse, symbols_in, symbols_of
 
 Function = Any  # relax.Function, or (IRModule, name or GlobalVar)

@@ -25,8 +25,8 @@ from ..partitioning.annotate.vendor_forms import VendorForms
 from ..partitioning.fallback import BlockPlan, Fallback
 from ..partitioning.passes import PartitionGraph
 from ..prepare import Prepare
+from ..regions.cost import RegionPolicy
 from ..regions.failure import Failure
-from ..regions.policy import RegionPolicy
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, get_target_options, namespace
 from .costs import Costs

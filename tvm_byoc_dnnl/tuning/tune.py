@@ -38,8 +38,7 @@ from ..pipeline.executable import ByocExecutable
 from ..regions.cost import shape_of, usual_sizes
 from ..regions.failure import Failure, describe
 from ..vendors.namespaces import HOST, namespace, with_options
-from .candidates import known_times, measure_candidates
-from .costs import Costs, callable_of
+from .costs import Costs, callable_of, known_times, measure_candidates
 from .database import Database, Placement, Timing, Turns, race, summary
 from .plans import Planner, prepared
 from .search import search

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,10 +14,11 @@ import tvm
 import tvm_ffi
 
 from ..core import _native
+from ..core.compilation import current
 from ..core.errors import ArtifactError, InputError, VendorError
 from ..core.verdict import Reject, Works, as_reject, with_options
 from ..regions.failure import describe
-from .devices import SUFFIXES, Held, naming, resident
+from .devices import SUFFIXES, Held, resident, running
 from .namespace import BlobRunner
 from .namespaces import checked_values, claim_namespace, find_namespace, namespace
 from .registry import check_functions, check_options
@@ -34,7 +33,7 @@ _Bytes = np.ndarray
 _PATTERNS = (0xB7, 0x48)
 
 
-class _Opening:
+class Opening:
     """What the regions have in common that are opened together: a user's options, and the memory of each device."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
@@ -48,9 +47,7 @@ class _Opening:
         return held
 
 
-_OPENING: ContextVar[_Opening] = ContextVar("opening", default=_Opening({}))  # noqa: B039 - of all without a runner
-_TIMED: ContextVar[list[tuple[str, float]] | None] = ContextVar("timed", default=None)
-_DESCRIBED: ContextVar[bool] = ContextVar("described", default=False)
+_WITHOUT_A_RUNNER = Opening({})
 
 
 def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> tvm.runtime.Module:
@@ -78,16 +75,6 @@ def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> 
     return _native.function("tvm_byoc_dnnl.BlobModuleCreate")(symbol, compiler, compatibility, data)
 
 
-@contextmanager
-def to_be_described() -> Iterator[None]:
-    """Inside, a model is loaded to be described: a region that this machine cannot open is an error of its call."""
-    token = _DESCRIBED.set(True)
-    try:
-        yield
-    finally:
-        _DESCRIBED.reset(token)
-
-
 def layer_times(times: LayerTimes) -> None:
     """Say, from inside of a blob's ``run``, how long the layers of this call took; `profile` shows them.
 
@@ -97,30 +84,8 @@ def layer_times(times: LayerTimes) -> None:
         Names of layers and seconds, in the order in which they ran; or a function that returns this, which is called
         only if somebody profiles. In any other call it has no effect.
     """
-    heard = _TIMED.get()
-    if heard is not None:
+    if (heard := current().layers) is not None:
         heard += [(str(name), float(seconds)) for name, seconds in (times() if callable(times) else times)]
-
-
-@contextmanager
-def timed_layers() -> Iterator[list[tuple[str, float]]]:
-    """Inside, `layer_times` is heard; gives the list that it fills."""
-    heard: list[tuple[str, float]] = []
-    token = _TIMED.set(heard)
-    try:
-        yield heard
-    finally:
-        _TIMED.reset(token)
-
-
-@contextmanager
-def opening(options: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Inside, regions are opened with a user's options: namespace → option → value."""
-    token = _OPENING.set(_Opening(options))
-    try:
-        yield
-    finally:
-        _OPENING.reset(token)
 
 
 def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -149,7 +114,7 @@ def open_blob(
     try:
         return tvm_ffi.convert(_opened(compiler, symbol, compatibility, data, results))
     except ArtifactError:
-        if not _DESCRIBED.get():
+        if not current().is_described:
             raise
 
     def later(suffix: str) -> Callable[..., Any]:
@@ -168,7 +133,7 @@ def _opened(
         raise ArtifactError(f"{where}, which is not there: {error}") from error
     if (runner := ns.blob_runner) is None:
         raise ArtifactError(f"{where}, whose package has not called register_blob_runner({compiler!r}, ...)")
-    opening, held = _OPENING.get(), None
+    opening, held = current().opening or _WITHOUT_A_RUNNER, None
     try:
         answer = runner.check(compatibility)
         if isinstance(answer, Works):
@@ -231,7 +196,7 @@ def _checked(run: Callable[..., None], where: str, results: int) -> Callable[...
 
 
 def _run(run: Callable[..., Any], where: str, tensors: Sequence[Any]) -> None:
-    with naming(where, "run"):
+    with running(f"{where}: run"):
         returned = run(*tensors)
     if returned is not None:
         raise VendorError(
@@ -303,8 +268,6 @@ def register_blob_runner(
 
     Parameters
     ----------
-    compiler : str
-        The namespace.
     check : callable
         ``check(compatibility) -> True | Works | Reject``: whether this process can load bytes that were made with these
         words. `Works` says that they can be loaded, and would be better if they were compiled here, which is a warning.
@@ -317,8 +280,8 @@ def register_blob_runner(
     options : mapping, optional
         Options of loading and their defaults, such as ``{"device": 0}``; a user sets them by
         ``byoc.load(path, options={compiler: {"device": 1}})``.
-    extend : bool
-        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
+    compiler, extend
+        As in `register_annotate_compiler`.
     """
     who = f"register_blob_runner({compiler!r})"
     check_functions(who, check=check, load=load)

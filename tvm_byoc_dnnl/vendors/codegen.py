@@ -23,7 +23,7 @@ from tvm import relax
 from tvm.support import cc
 
 from ..core import _native
-from ..core.compilation import current
+from ..core.compilation import current, knowing
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.files import workspace
 from ..core.own_process import apart
@@ -34,7 +34,6 @@ from ..ir.tvm_compat import constant_numpy, constant_tensor
 from ..ir.walker import rewrite_blocks, rewrite_calls
 from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from .devices import Residence
-from .quantised_groups import looking_at
 
 _LINES_SHOWN = 8
 
@@ -317,7 +316,7 @@ class Codegen(Route):
         """The modules of regions, and the names of their constants."""
         names = name_constants(regions)
         # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own
-        with calling(f"the codegen of {self.compiler!r}"), looking_at(*regions):
+        with calling(f"the codegen of {self.compiler!r}"), knowing(around=tuple(regions)):
             made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names))
         modules = list(made) if isinstance(made, Sequence) else []
         if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):

@@ -15,23 +15,25 @@ device may read them late, or in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax
 
 from ..core.arguments import as_tensor
-from ..core.errors import ByocError, VendorError
+from ..core.errors import VendorError
+from ..core.verdict import calling
 from ..ir.order import IN_PLACE
 from ..ir.relax_utils import is_op_call
 from ..ir.tvm_compat import dtype_of, make_string, make_var, var_name
-from ..regions.failure import describe
 
 #: what follows a region's name in the names of its functions: itself, and the copies to its device and back
 COPY_IN, COPY_OUT = ".copy_in", ".copy_out"
 SUFFIXES = ("", COPY_IN, COPY_OUT)
+#: inside, code of a vendor runs while a model runs; its errors name the region
+running = functools.partial(calling, named=True, refuses=False)
 
 
 class DeviceMemory:
@@ -148,13 +150,13 @@ def resident(run: Callable[..., Any], held: Held, where: str, results: int) -> d
     """
 
     def copy_in(tensor: Any) -> OnDevice:
-        with naming(where, "copy_in"):
+        with running(f"{where}: copy_in"):
             return OnDevice(_there(held.memory.copy_in(tensor), where, "copy_in"), where)
 
     def copy_out(value: OnDevice, shape: Sequence[int], dtype: str, *_read_until_now: Any) -> tvm.runtime.Tensor:
-        with naming(value.where, "wait"):
+        with running(f"{value.where}: wait"):
             held.memory.wait(value.buffer)
-        with naming(value.where, "copy_out"):
+        with running(f"{value.where}: copy_out"):
             made = _there(held.memory.copy_out(value.buffer), value.where, "copy_out")
             tensor = as_tensor(made, "what copy_out returned", "an array or a tensor")
         if (got := (str(tensor.dtype), tuple(tensor.shape))) != (expected := (str(dtype), tuple(map(int, shape)))):
@@ -163,7 +165,7 @@ def resident(run: Callable[..., Any], held: Held, where: str, results: int) -> d
 
     def enqueue(*arguments: Any) -> list[OnDevice]:
         buffers = [a.buffer if isinstance(a, OnDevice) else a for a in arguments]
-        with naming(where, "run"):
+        with running(f"{where}: run"):
             made = held.memory.enqueue(run, *buffers)
         found = list(made) if isinstance(made, (list, tuple)) else [made]
         if len(found) != results or any(buffer is None for buffer in found):
@@ -198,17 +200,6 @@ def _there(made: Any, where: str, what: str) -> Any:
 
 def _shown(tensor: tuple[str, tuple[int, ...]]) -> str:
     return f"{tensor[0]}{list(tensor[1])}"
-
-
-@contextmanager
-def naming(where: str, what: str) -> Iterator[None]:
-    """Inside, code of a vendor runs while a model runs; its errors name the region."""
-    try:
-        yield
-    except (ByocError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise VendorError(f"{where}: {what} raised {describe(error)}") from error
 
 
 class _Value(NamedTuple):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from ..core.compilation import current
 from ..core.errors import InputError
 from ..core.tvm_fast import ByIdentity
 from ..ir.relax_utils import bindings_in, is_op_call
@@ -21,9 +20,6 @@ _DEQUANTIZE, _QUANTIZE = "relax.dequantize", "relax.quantize"
 _PRODUCTS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmul")
 #: what moves the numbers of weights that are constant
 _MOVES = ("relax.permute_dims", "relax.reshape")
-
-#: the functions or bindings that a vendor's code looks at now
-_AROUND: ContextVar[tuple[Any, ...]] = ContextVar("around", default=())
 
 
 class Matched(dict[str, Any]):
@@ -36,16 +32,6 @@ class Matched(dict[str, Any]):
         super().__init__(parts)
         self.bindings = bindings
         self.context = context
-
-
-@contextmanager
-def looking_at(*around: Any) -> Iterator[None]:
-    """Inside, `quantized` finds what the variables of these functions or bindings are bound to."""
-    token = _AROUND.set(around)
-    try:
-        yield
-    finally:
-        _AROUND.reset(token)
 
 
 @dataclass(frozen=True)
@@ -192,7 +178,7 @@ def quantized(call: Any, within: Any = None) -> QuantizedGroup | QuantizedTensor
     InputError
         If there is nothing quantised in it.
     """
-    values = _values([*_AROUND.get(), within, call.bindings if isinstance(call, Matched) else call])
+    values = _values([*current().around, within, call.bindings if isinstance(call, Matched) else call])
     root = call["root"] if isinstance(call, Mapping) else call
     if isinstance(root, relax.Function):
         body = root.body

@@ -15,7 +15,7 @@ from ..core.errors import InputError
 from ..core.verdict import Reject, with_options
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
-from ..regions.policy import RegionPolicy
+from ..regions.cost import RegionPolicy
 from .codegen import Codegen, OwnCodegen
 from .namespace import (
     API_VERSIONS,
@@ -214,8 +214,6 @@ def register_codegen(
 
     Parameters
     ----------
-    compiler : str
-        Name of the namespace.
     codegen : callable
         ``codegen(functions, options, constant_names) -> list[tvm.runtime.Module]`` as TVM's ``RunCodegen`` calls it:
         one module per function, exporting the function's ``global_symbol``.
@@ -225,8 +223,8 @@ def register_codegen(
         come on top of those in an attribute ``options`` of ``codegen``.
     isolate : bool
         The same as ``register_namespace(compiler, isolate=True)``.
-    override : bool
-        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    compiler, override
+        As in `register_annotate_compiler`.
     """
     if codegen is None:
         return lambda fn: register_codegen(compiler, fn, options=options, isolate=isolate, override=override)
@@ -319,12 +317,10 @@ def register_unsupported(compiler: str, reasons: Mapping[str, str], *, extend: b
 
     Parameters
     ----------
-    compiler : str
-        Name of the namespace.
     reasons : mapping of str to str
         Relax operator, of this or another version of TVM, to the primitive that the library lacks.
-    extend : bool
-        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+    compiler, extend
+        As in `register_annotate_compiler`.
     """
     table = claim_namespace(compiler, extend).unsupported
     _claim(table, reasons, f"the reason of {compiler!r} against", override=False)
@@ -342,17 +338,13 @@ def register_lowering(
 
     Parameters
     ----------
-    compiler : str
-        Name of the namespace.
     op : str or iterable of str
         Relax operator(s).
     lowering : callable
         ``lowering(g, call)``: reads ``call.attrs``, ``g.value(call.args[i])`` and ``call.ty``, emits nodes on the
         `GraphBuilder` ``g``, returns the result's value (a tuple for a tuple), and refuses with `Reject`.
-    override : bool
-        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
-    extend : bool
-        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+    compiler, override, extend
+        As in `register_annotate_compiler`.
     """
     ops = _checked_ops(op)
     if lowering is None:
@@ -399,10 +391,8 @@ def register_pattern(
     example : callable, optional
         ``example() -> IRModule`` whose ``main``, of static shapes, the pattern matches: what the conformance kit
         (`tvm_byoc_dnnl.testing`) tests it with. `pattern_example` makes it out of an expression.
-    override : bool
-        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
-    extend : bool
-        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+    override, extend
+        As in `register_annotate_compiler`.
 
     Raises
     ------
@@ -422,13 +412,11 @@ def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *
 
     Parameters
     ----------
-    compiler : str
-        The namespace.
     cost : callable
         ``cost(mod) -> seconds``: the time of one call of ``main``, which does nothing but call one region of this
         namespace; ``None`` where the model does not know, so that the region is measured.
-    extend : bool
-        Do so in a namespace that another package has registered, instead of raising ``ValueError``.
+    compiler, extend
+        As in `register_annotate_compiler`.
     """
     check_functions(f"register_cost({compiler!r})", cost=cost)
     claim_namespace(compiler, extend).cost = cost

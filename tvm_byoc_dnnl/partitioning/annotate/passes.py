@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ...core.compilation import Compilation, stage
+from ...core.compilation import Compilation, knowing, stage
 from ...core.ledger import ASKED, MATCH, REFUSED, Fact, with_facts
 from ...core.tvm_fast import ByIdentity
 from ...core.verdict import Crash, Reject, as_reject, calling
@@ -25,8 +25,8 @@ from ...prepare.compression import compress_weights, round_sources
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, Pattern
 from ...vendors.namespaces import compilation_of, get_target_options, namespace
-from ...vendors.quantised_groups import Matched, looking_at
-from ...whole import expand, is_whole, whole_ops
+from ...vendors.quantised_groups import Matched
+from ...whole import expand, whole_ops
 from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
 from .searchable import CONVERSIONS, OwnCopies, spread_tuples, with_unique_names
@@ -251,7 +251,7 @@ def ask_pattern(
     own = Matched(match, getattr(match, "bindings", {}), getattr(match, "context", None))
     try:
         if pattern.check is not None:
-            with calling(who), looking_at(own.bindings):
+            with calling(who), knowing(around=(own.bindings,)):
                 refusal = as_reject(pattern.check(own), who)
             if refusal is not None:
                 return refusal
@@ -326,21 +326,13 @@ class _Annotate:
         groups = _by_compilers(mod, self._default)
         is_left = False
         for compilers, functions in groups.items():
-            known = {op for name in compilers for op in namespace(name).ops()}
-            ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
-            # The attribute tells PartitionGraph which compilers it may ask next.
-            ready = {gv: func.with_attr(COMPILER_ATTR, tvm_ffi.Array(compilers)) for gv, func in ready.items()}
-            names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
-            ops = {op for func in ready.values() for op in ops_of(func)}
             compilation = compilation_of(mod, compilers)
-            matcher = Matcher(compilers, ops, self._choice, compilation)
             with stage("annotate"):
-                mod = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
-            facts += matcher.facts
-            if any(map(is_whole, ops)):
-                left = [mod[gv] for gv in functions if whole_ops(mod[gv])]
-                facts += refused_whole(left, compilers, compilation)
-                is_left = is_left or bool(left)
+                ready, mod, found = _matched(mod, functions, compilers, compilation, self._choice)
+            names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
+            left = [mod[gv] for gv in functions if whole_ops(mod[gv])]
+            facts += [*found, *refused_whole(left, compilers, compilation)]
+            is_left = is_left or bool(left)
         mod = with_functions(mod, owned)  # the passes above rewrite every function
         facts += [Fact(compiler=name, stage=ASKED) for compilers in groups for name in compilers]
         return with_facts(mod, facts), is_left
@@ -368,13 +360,28 @@ class _Annotate:
         return mod if mod.same_as(prepared) else relax.transform.ConvertToDataflow(min_size=1)(mod), facts
 
 
+def _matched(
+    mod: tvm.IRModule,
+    functions: Sequence[Any],
+    compilers: Sequence[str],
+    compilation: Compilation,
+    choice: Choice = first_in_order,
+) -> tuple[dict[Any, relax.Function], tvm.IRModule, list[Fact]]:
+    """Functions as they are searched; the module with the composites that were found in them; what was decided."""
+    known = {op for name in compilers for op in namespace(name).ops()}
+    ready = {gv: with_unique_names(spread_tuples(mod[gv], known)) for gv in functions}
+    # The attribute tells PartitionGraph which compilers it may ask next.
+    ready = {gv: func.with_attr(COMPILER_ATTR, tvm_ffi.Array(compilers)) for gv, func in ready.items()}
+    ops = {op for func in ready.values() for op in ops_of(func)}
+    matcher = Matcher(compilers, ops, choice, compilation)
+    made = matcher.run(with_functions(mod, ready), [gv.name_hint for gv in functions])
+    return ready, made, matcher.facts
+
+
 def places_taken(ns: Namespace, mod: tvm.IRModule, functions: Sequence[str], calls: Convertible) -> Places:
     """Which calls a namespace alone would take; see `laid_out`."""
-    known = {gv: spread_tuples(mod[gv], ns.ops()) for gv in map(mod.get_global_var, functions)}
-    ready = {gv: with_unique_names(func) for gv, func in known.items()}
-    ops = {op for func in ready.values() for op in ops_of(func)}
-    matcher = Matcher([ns.name], ops, compilation=compilation_of(mod, [ns.name]))
-    made = matcher.run(with_functions(mod, ready), functions)
+    searched = [mod.get_global_var(name) for name in functions]
+    ready, made, _ = _matched(mod, searched, [ns.name], compilation_of(mod, [ns.name]))
     left = {gv.name_hint: {var_name(var) for var, _ in op_calls(made[gv.name_hint])} for gv in ready}
     return {
         gv.name_hint: {i for i, var in enumerate(calls.variables(func)) if var_name(var) not in left[gv.name_hint]}

@@ -21,8 +21,8 @@ from ...partitioning.passes import PartitionGraph
 from ...pipeline import PIPELINE
 from ...prepare.constants import FOLD_TRANSPOSED
 from ...prepare.rewrite_pass import rewrite_pass
+from ...regions.cost import RegionPolicy
 from ...regions.failure import describe
-from ...regions.policy import RegionPolicy
 from ...report.verify import arrays_in
 from ...runtime.comparison import differences, nudged, sensitivity
 from ...vendors.namespace import Namespace

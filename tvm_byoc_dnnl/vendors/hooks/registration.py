@@ -43,11 +43,9 @@ def register_target_hooks(
 
     Parameters
     ----------
-    compiler : str
-        Name of the namespace.
     relax_to_tir : Pass or sequence of Pass, optional
         Gets a module of this namespace's regions only, and leaves in the place of each a PrimFunc (see
-        `calling.call_primfunc` for its parameters), or a Relax function that calls PrimFuncs by ``call_tir``.
+        `lowering.call_primfunc` for its parameters), or a Relax function that calls PrimFuncs by ``call_tir``.
         By default each region is translated to one unscheduled PrimFunc (`translate_to_te`).
     tir_to_runtime : callable, optional
         ``tir_to_runtime(mod, target)``: a runtime module with one function per PrimFunc of ``mod``, called by its
@@ -59,8 +57,8 @@ def register_target_hooks(
     options : mapping, optional
         Options of the namespace and their defaults, whose types are the types of the options. A user sets them by
         ``compile(..., options=...)`` or `set_target_options`, a hook reads them by `get_target_options`.
-    override : bool
-        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
+    compiler, override
+        As in `register_annotate_compiler`.
 
     Raises
     ------
@@ -215,10 +213,8 @@ def register_fused_op(
         ``check(match) -> True | False | Reject``, as in `register_pattern`.
     example : callable, optional
         A module that the pattern matches, for the conformance kit, as in `register_pattern`.
-    override : bool
-        Replace an earlier registration, also another package's, instead of raising ``ValueError``.
-    extend : bool
-        Add to a namespace that another package has registered, instead of raising ``ValueError``.
+    override, extend
+        As in `register_annotate_compiler`.
 
     Raises
     ------
