@@ -163,3 +163,22 @@ def test_a_skip_and_its_norm_are_of_one_width() -> None:
     inputs = {"x": (2, "n", "w"), "s": (2, "n", "v")}
     model = onnx_model([made], inputs, {"g": np.ones(8, "float32")}, outputs=("y", "t"))
     check(model, inputs={"x": rand(2, 3, 8), "s": rand(2, 3, 8)}, tolerance=1e-4)
+
+
+#: name → nodes that compute the end of a slice from the size ``n``
+ENDS = {
+    "behind the last": [helper.make_node("Add", ["n", "one"], ["end"])],
+    "of either sign": [helper.make_node("Div", ["n", "eight"], ["a"]), helper.make_node("Sub", ["a", "one"], ["end"])],
+}
+
+
+@pytest.mark.parametrize("name", list(ENDS))
+def test_ends_of_slices_that_are_computed_from_sizes(name: str) -> None:
+    size = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "one"], ["n"])]
+    cut = helper.make_node("Slice", ["x", "zero", "end", "one", "one"], ["y"])
+    constants = {"zero": np.array([0]), "one": np.array([1]), "eight": np.array([8])}
+    model = onnx_model([*size, *ENDS[name], cut], {"x": (2, "n")}, constants)
+    run, reference = byoc.Runner(byoc.compile(model)), ReferenceEvaluator(model)
+    for n in (1, 7, 8, 17, 24):
+        x = rand(2, n)
+        np.testing.assert_array_equal(np.asarray(run(x)), reference.run(None, {"x": x})[0])

@@ -86,7 +86,7 @@ def _slice_value(node: Node) -> Any:
 @operator("Slice", value=_slice_value)
 def _slice(e: Emit, node: Node, x: Value) -> Any:
     bounds, dims = _slice_bounds(node), node.needed(0).sizes
-    if bounds is None:
+    if bounds is None or not all(_has_sign(bound) for bound in (*bounds[1], *bounds[2])):
         return _sliced_in_call(e, node, x, dims)
     along, begins, ends, steps = [], [], [], []
     turned: list[int] = []
@@ -94,9 +94,9 @@ def _slice(e: Emit, node: Node, x: Value) -> Any:
     for axis, start, stop, step in zip(*bounds, strict=True):
         size = dims[axis]
         if step > 0:
-            first, last = _bound(start, size, node), _bound(stop, size, node)
+            first, last = _bound(start, size), _bound(stop, size)
         else:  # the elements in front of the end, behind it the first one: turned round afterwards
-            first, last = _bound(stop, size, node, 1), _bound(start, size, node, 1)
+            first, last = _bound(stop, size, 1), _bound(start, size, 1)
             turned.append(axis)
         if not at_least(last, first):
             last = max_of(first, last)
@@ -148,15 +148,20 @@ def _sliced_in_call(e: Emit, node: Node, x: Value, dims: Sequence[Size]) -> Valu
     return e.agree(made, sizes)
 
 
-def _bound(bound: Size, size: Size, node: Node, beyond: int = 0) -> Size:
+def _has_sign(bound: Size) -> bool:
+    """Whether all calls count a bound from the same end."""
+    return at_least(bound, 0) or at_least(-1, bound)
+
+
+def _bound(bound: Size, size: Size, beyond: int = 0) -> Size:
     """A start or an end of a slice, counted from the first element, or that which is so many elements ``beyond`` it."""
     if isinstance(bound, int) and abs(bound) >= _FAR:
         return size if bound > 0 else 0
+    if at_least(bound + beyond, size):
+        return size
     if at_least(bound, 0):
         return bound if isinstance(bound, Dim) and not beyond else min_of(bound + beyond, size)
-    if at_least(-1, bound):
-        return max_of(size + bound + beyond, 0)
-    raise node.refused(f"has the bound {bound}, which counts from the start or from the end, as the call has it")
+    return max_of(size + bound + beyond, 0)
 
 
 def _cut(e: Emit, x: Value, dims: Sequence[Size], along: Sequence[int], ends: Sequence[Size]) -> Value:
