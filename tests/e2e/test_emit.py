@@ -153,7 +153,8 @@ def test_elsewhere_it_gives_right_numbers_or_a_message(tmp_path):
             assert_right(np.fromfile(tmp_path / "out.bin", "float32"), want, 1e-5, least=1.0, elementwise=True)
 
 
-@pytest.mark.parametrize("case", [BRANCHES, pytest.param(BLOCKS, marks=pytest.mark.sweep)], ids=["branches", "blocks"])
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", [BRANCHES, BLOCKS], ids=["branches", "blocks"])
 def test_the_program_gives_back_all_memory(case, tmp_path):
     byoc.emit(case.partitioned, tmp_path)
     empty = tmp_path / "empty.c"

@@ -88,7 +88,7 @@ def test_a_large_mean(name: str, offset: float, is_open: bool, way: str) -> None
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("value", [50.3, 10000.7, -0.1])
+@pytest.mark.parametrize("value", [50.3, 10000.7, pytest.param(-0.1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", ["layer", "instance", "group"])
 def test_equal_numbers_become_the_shift(name: str, value: float, way: str) -> None:
     for sizes in ((2, 4, 1, 1), (3, 6, 1, 7), (1, 4, 16, 48), (2, 2, 29, 101)):

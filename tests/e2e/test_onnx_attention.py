@@ -343,8 +343,14 @@ def test_packed_operands(count: int) -> None:
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("size", [4, 6, 8])
-@pytest.mark.parametrize("steps", [[5, 1, 1, 1, 3, 1], [12], [3, 1, 1, 1, 1, 1, 1, 3]], ids=str)
+@pytest.mark.parametrize(
+    "size", [6, pytest.param(4, marks=pytest.mark.sweep), pytest.param(8, marks=pytest.mark.sweep)]
+)
+@pytest.mark.parametrize(
+    "steps",
+    [[5, 1, 1, 1, 3, 1], [12], pytest.param([3, 1, 1, 1, 1, 1, 1, 3], marks=pytest.mark.sweep)],
+    ids=str,
+)
 def test_a_cache_of_the_window_only(size: int, steps: list[int]) -> None:
     """Twelve rows in steps, with a cache of ``size`` rows for a window of 4."""
     q, k, v = (

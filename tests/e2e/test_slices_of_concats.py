@@ -83,16 +83,16 @@ def error(got: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize(
-    ("shape", "sources"),
-    [
-        pytest.param((1, 64, 28, 28), [conv(64, 1), conv(96, 3)], id="two convolutions"),
-        pytest.param((1, 61, 27, 29), [conv(67, 1), conv(3, 3, 1), conv(13, 5)], id="sizes that fill no vector"),
-        pytest.param((3, 64, 14, 14), [conv(64, 1), pool, conv(35, 3, 1)], id="images and a pooling"),
-        pytest.param((1, 64, 28, 28), [conv(33, 1, finish=nn.silu), conv(32, 3, 5)], id="other post-ops"),
-    ],
-)
-@pytest.mark.parametrize("output", ["module", "source"])
+JOINED = [
+    pytest.param((1, 64, 28, 28), [conv(64, 1), conv(96, 3)], id="two convolutions"),
+    pytest.param((1, 61, 27, 29), [conv(67, 1), conv(3, 3, 1), conv(13, 5)], id="sizes that fill no vector"),
+    pytest.param((3, 64, 14, 14), [conv(64, 1), pool, conv(35, 3, 1)], id="images and a pooling"),
+    pytest.param((1, 64, 28, 28), [conv(33, 1, finish=nn.silu), conv(32, 3, 5)], id="other post-ops"),
+]
+
+
+@pytest.mark.parametrize(("shape", "sources"), JOINED)
+@pytest.mark.parametrize("output", ["module", pytest.param("source", marks=pytest.mark.sweep)])
 def test_all_sources_arrive(shape: Sequence[int], sources: Sequence[Build], output: str) -> None:
     x = random(*shape, seed=7)
     parts = np.concatenate([run(module(shape, source), x) for source in sources], axis=1)

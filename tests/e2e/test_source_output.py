@@ -21,7 +21,7 @@ from tvm_byoc_dnnl.testing.outputs import compare_outputs, compile_source
 
 #: What gcc is given: lines for each step, and of the longest function, which grows as the network does.
 LINES_PER_STEP, LINES_PER_FUNCTION = 40, 4
-QUICK = ("squeezenet", "resnet50", "shufflenet")
+QUICK = ("squeezenet", "shufflenet")
 
 
 def sources(ex):
