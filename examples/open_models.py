@@ -302,8 +302,8 @@ def speech_decoder(
         mixed = net.joined(net.attention(query, key, value, bias, size), width)
         x = net("Add", x, net.dense(mixed, width, width))
         query = net.heads(net.dense(net.norm(x, width), width, width), heads, size)
-        heard = [f"past_{part}_cross_{layer}" for part in ("key", "value")]
-        mixed = net.joined(net.attention(query, *heard, np.float32(0), size), width)
+        key, value = (f"past_{part}_cross_{layer}" for part in ("key", "value"))
+        mixed = net.joined(net.attention(query, key, value, np.float32(0), size), width)
         x = net("Add", x, net.dense(mixed, width, width))
         x = net("Add", x, net.mlp(net.norm(x, width), width, 4 * width))
     shape = ("batch", heads, frames // 2, size)
