@@ -200,6 +200,22 @@ def test_calls_that_it_does_not_take_stay_as_they_are():
     assert [str(call.attrs.data_layout) for call in calls_of(made, V)] == ["NHWC"] * 2
 
 
+def test_the_reason_is_that_of_the_call_in_the_layout():
+    seen = register(V, "NHWC", refuse=lambda attrs: hasattr(attrs, "data_layout"))
+    byoc.register_quantization(V, ["pool"], check=lambda group: byoc.Reject(f"in {group.call.attrs.layout}"))
+
+    def write(b, x):
+        pooled = b.emit(q(b.emit(OP.nn.max_pool2d(b.emit(dq(b.emit(q(x)))), (2, 2)))))
+        return conv(b.emit(dq(pooled)), 4, 3)
+
+    byoc.register_codegen(V, lambda functions, *_: [])
+    report = byoc.explain(module(write), V, policy=byoc.RegionPolicy(), dry_run=True)
+    reasons = {call.op: call.reasons for call in report.calls}
+    assert reasons[CONV] == [f"{V}: not this one"]
+    assert {text for text in seen if text} == {"NHWC"}
+    assert {miss.reason for call in report.calls for miss in call.near_misses} <= {"in NHWC"}
+
+
 def test_nothing_changes_where_it_takes_nothing():
     register(V, "NHWC", refuse=lambda attrs: True)
     made = byoc.AnnotateExternalCompiler(V)(module(chain))

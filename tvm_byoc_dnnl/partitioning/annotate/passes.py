@@ -31,7 +31,7 @@ from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
 from .searchable import CONVERSIONS, OwnCopies, spread_tuples, with_unique_names
 from .trial import Trial, ask, refused_whole, trial_of, unknown_whole
-from .vendor_forms import Convertible, Places, VendorForms, answers_of
+from .vendor_forms import Convertible, Places, VendorForms, answers_of, is_in_other_layout
 
 #: function attribute that names the compiler(s) of a function
 COMPILER_ATTR = "compiler"
@@ -106,7 +106,7 @@ class Matcher:
         known = set(ns.ops())
 
         def check(var: Any, call: Any) -> Group | None:
-            if not is_op_call(call) or (name := call.op.name) not in known:
+            if not is_op_call(call) or (name := call.op.name) not in known or is_in_other_layout(ns, call):
                 return None
             trial = self._trials.pop(var, None) or trial_of(ns, call, self._compilation)
             refusal = self._ask(ns, var_name(var), call, trial)
@@ -119,6 +119,8 @@ class Matcher:
 
     def _pattern_check(self, ns: Namespace, pattern: Pattern) -> Callable[[Any], dict[str, Any] | None]:
         def check(context: Any) -> dict[str, Any] | None:
+            if any(is_in_other_layout(ns, value) for value in context.matched_bindings.values()):
+                return None
             refusal = refuse_escape(context, pattern.outputs, self._writers)
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
@@ -378,15 +380,24 @@ def _matched(
     return ready, made, matcher.facts
 
 
-def places_taken(ns: Namespace, mod: tvm.IRModule, functions: Sequence[str], calls: Convertible) -> Places:
-    """Which calls a namespace alone would take; see `laid_out`."""
+def places_taken(
+    ns: Namespace,
+    mod: tvm.IRModule,
+    functions: Sequence[str],
+    calls: Convertible,
+    noted: Callable[[Mapping[str, relax.Function], Sequence[Fact], Places], None] | None = None,
+) -> Places:
+    """Which calls a namespace alone would take, see `laid_out`; ``noted`` gets what was asked and refused."""
     searched = [mod.get_global_var(name) for name in functions]
-    ready, made, _ = _matched(mod, searched, [ns.name], compilation_of(mod, [ns.name]))
+    ready, made, facts = _matched(mod, searched, [ns.name], compilation_of(mod, [ns.name]))
     left = {gv.name_hint: {var_name(var) for var, _ in op_calls(made[gv.name_hint])} for gv in ready}
-    return {
+    places = {
         gv.name_hint: {i for i, var in enumerate(calls.variables(func)) if var_name(var) not in left[gv.name_hint]}
         for gv, func in ready.items()
     }
+    if noted is not None:
+        noted({gv.name_hint: func for gv, func in ready.items()}, facts, places)
+    return places
 
 
 def _reads_transposed(compiler: str) -> bool:

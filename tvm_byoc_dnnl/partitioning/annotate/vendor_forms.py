@@ -15,7 +15,8 @@ First all calls that the namespace may take are converted, to ask it which of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -28,8 +29,8 @@ from ...core.errors import NativeLibraryError, VendorError
 from ...core.ledger import Fact
 from ...core.verdict import Reject, run_pass
 from ...graph.graph import PortableGraph
-from ...ir.relax_utils import op_calls
-from ...ir.tvm_compat import is_a, is_constant
+from ...ir.relax_utils import is_op_call, op_calls
+from ...ir.tvm_compat import is_a, is_constant, var_name
 from ...ir.walker import without_hidden
 from ...prepare.constants import FOLD_TRANSPOSED
 from ...prepare.rewrite import Rules, Scope
@@ -69,12 +70,15 @@ class Convertible:
         self._settled = set(settled) - layouts_of_pictures(layouts[0])
 
     def __contains__(self, call: Any) -> bool:
-        layout = getattr(call.attrs, "data_layout", getattr(call.attrs, "layout", ""))
-        return call.op.name in self._ops and str(layout) not in self._settled
+        return call.op.name in self._ops and str(_layout_of(call)) not in self._settled
 
     def variables(self, func: relax.Function) -> list[Any]:
         """Those that such calls are bound to, in order."""
         return [var for var, call in op_calls(func) if call in self]
+
+
+def _layout_of(call: Any) -> Any:
+    return getattr(call.attrs, "data_layout", getattr(call.attrs, "layout", ""))
 
 
 def layouts_of_pictures(layout: str) -> set[str]:
@@ -123,6 +127,7 @@ def laid_out(
     return without_hidden(mod, functions, sees, convert)
 
 
+@cache
 def _desired(layout: str, weights: str) -> dict[str, list[str]]:
     """Operator → its layouts, for one, two and three dimensions of pictures."""
     found = {}
@@ -202,7 +207,7 @@ class VendorForms:
     canonical : Pass
         What makes the common form.
     taken : callable
-        ``taken(namespace, module, functions, convertible)``: see `laid_out`.
+        ``taken(namespace, module, functions, convertible, noted)``: see `laid_out`; ``noted`` gets what it refuses.
     """
 
     def __init__(self, canonical: tvm.transform.Pass, taken: Callable[..., Places]) -> None:
@@ -213,9 +218,10 @@ class VendorForms:
     def of(self, ns: Namespace, mod: tvm.IRModule, functions: Sequence[str]) -> tuple[tvm.IRModule, list[Fact]]:
         """The module behind the preparing passes of a namespace, and in its layout.
 
-        They see what it may take in these functions; one that fails is left out, and noted.
+        They see what it may take in these functions; one that fails is left out. The facts say so, and why the
+        namespace has refused pictures in its layout.
         """
-        failures: list[Fact] = []
+        self._facts: list[Fact] = []
         for step in [*(partial(self._prepared, ns, p) for p in ns.prepare), partial(self._in_layout, ns)]:
             try:
                 mod = step(mod, functions)
@@ -223,8 +229,8 @@ class VendorForms:
                 raise
             except Exception as error:
                 reason = f"{describe(error)}; the model goes on without this pass"
-                failures.append(Fact("the module", "all calls", "prepare", ns.name, "prepare", reason))
-        return mod, failures
+                self._facts.append(Fact("the module", "all calls", "prepare", ns.name, "prepare", reason))
+        return mod, self._facts
 
     def _prepared(self, ns: Namespace, make_pass: Any, mod: tvm.IRModule, functions: Sequence[str]) -> tvm.IRModule:
         ops = may_take(ns)
@@ -240,8 +246,43 @@ class VendorForms:
         calls = Convertible(may_take(ns), ns.layouts, self._settled)
         self._settled.update(layouts_of_pictures(ns.layouts[0]))
         hosts = map(mod.get_global_var, functions)
-        made = laid_out(mod, hosts, ns.layouts, calls, lambda asked: self._taken(ns, asked, functions, calls))
+        before = {name: calls.variables(mod[name]) for name in functions}
+
+        def noted(asked: Mapping[str, relax.Function], facts: Sequence[Fact], places: Places) -> None:
+            self._facts += _of_pictures(ns, facts, before, asked, calls, places)
+
+        made = laid_out(mod, hosts, ns.layouts, calls, lambda asked: self._taken(ns, asked, functions, calls, noted))
         return mod if made is mod else self._canonical(made)  # folds permutations of constants, and two that cancel
+
+
+def is_in_other_layout(ns: Namespace, call: Any) -> bool:
+    """Whether a picture has another layout than a namespace wants, which has been asked about the call in its own."""
+    if ns.layouts is None or not is_op_call(call) or call.op.name not in _desired(*ns.layouts):
+        return False
+    return str(_layout_of(call)) not in layouts_of_pictures(ns.layouts[0])
+
+
+def _of_pictures(
+    ns: Namespace,
+    facts: Iterable[Fact],
+    before: Mapping[str, Sequence[Any]],
+    asked: Mapping[str, relax.Function],
+    calls: Convertible,
+    places: Places,
+) -> Iterator[Fact]:
+    """Why a namespace has refused calls in its layout, which nobody asks about again, by their names in the model."""
+    names, pictures = {}, set()
+    for function, func in asked.items():
+        found = [(var, call) for var, call in op_calls(func) if call in calls]
+        for place, ((var, call), old) in enumerate(zip(found, before[function])):
+            names[var_name(var)] = var_name(old)
+            assert ns.layouts is not None
+            if place not in places.get(function, ()) and call.op.name in _desired(*ns.layouts):
+                pictures.add(var_name(old))
+    for fact in facts:
+        name, around = names.get(fact.name, fact.name), tuple(names.get(n, n) for n in fact.calls)
+        if name in pictures or not pictures.isdisjoint(around):
+            yield replace(fact, name=name, calls=around)
 
 
 def answers_of(ns: Namespace, graphs: Sequence[PortableGraph]) -> Sequence[Reject | None]:
