@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of tensors whose number a call knows: arrays of tensors that nothing writes to.
+// Sequences of tensors whose number a call knows: arrays of tensors that nothing writes to. And a
+// copy of a tensor whose sizes a call knows.
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the headers below need it.
 #include <tvm/ffi/container/array.h>
@@ -131,6 +132,8 @@ ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
+      .def("tvm_byoc_dnnl.Copy",
+           [](const ffi::Tensor& tensor) { return Guarded([&] { return CopyOf(tensor); }); })
       .def_packed("tvm_byoc_dnnl.Sequence",
                   [](ffi::PackedArgs args, ffi::Any* result) {
                     Guarded([&] {

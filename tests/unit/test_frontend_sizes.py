@@ -112,6 +112,8 @@ def test_counts_of_elements_that_must_agree(behind: str) -> None:
 
 _VECTOR = ("c",)
 _ROTARY = {"x": (2, 3, 4, "w"), "cos": (2, 4, 3), "sin": (2, 4, 3)}
+_HEADS = {"q_num_heads": 3, "kv_num_heads": 3, "scale": 0.2}
+_LONG = {"l": 5, "m": 37, "w": 24, "u": 33}
 OTHERS: list[tuple[str, int, dict[str, Any], dict[str, Any], dict[str, int]]] = [
     ("Conv", 11, {"x": ("n", "c", 7, 7), "w": (4, 3, "h", "v")}, {"kernel_shape": [3, 2]}, {"h": 3, "v": 2}),
     ("Conv", 11, {"x": (2, 4, "h", 7), "w": ("o", "i", 3, 3)}, {"group": 2}, {"o": 6, "i": 2, "h": 5}),
@@ -121,6 +123,15 @@ OTHERS: list[tuple[str, int, dict[str, Any], dict[str, Any], dict[str, int]]] = 
     ("RotaryEmbedding", 23, _ROTARY, {}, {"w": 6}),
     ("RotaryEmbedding", 23, {**_ROTARY, "x": (2, 4, "w")}, {"num_heads": 2}, {"w": 12}),
     ("AffineGrid", 20, {"x": ("n", 2, 3), "size": [2, 3, 4, 1]}, {"align_corners": 1}, {}),
+    # sizes of several operands at once are compared while the model runs, each in memory of its own
+    (
+        "Attention",
+        23,
+        {"q": ("n", "l", "w"), **dict.fromkeys("kv", ("n", "m", "w"))},
+        _HEADS,
+        {"l": 4, "m": 6, "w": 24},
+    ),
+    ("Attention", 23, {"q": ("n", "l", "w"), "k": ("n", "m", "w"), "v": ("n", "m", "u")}, _HEADS, _LONG),
 ]
 
 

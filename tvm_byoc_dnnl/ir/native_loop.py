@@ -97,7 +97,8 @@ def refuse_native(mod: tvm.IRModule) -> None:
             name = call.op.name if is_op_call(call) else ""
             what = str(call.attrs["node"]) if name == _OP else ""
             if name == "relax.call_pure_packed" and str(call.args[0].global_symbol).startswith(f"{_LIBRARY}."):
-                what = "a sequence whose length a call knows"
+                is_copy = str(call.args[0].global_symbol) == f"{_LIBRARY}.Copy"
+                what = "sizes that a call compares" if is_copy else "a sequence whose length a call knows"
             if what:
                 raise UnsupportedError(
                     f"{what}: the native library of tvm_byoc_dnnl has it, and emitted source does without the library; "

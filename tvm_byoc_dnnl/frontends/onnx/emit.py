@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from ...core.errors import InputError, UnsupportedError
+from ...ir.native_loop import native_call
 from ...ir.tvm_compat import is_a, make_constant, tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, symbols_of
 from .value import EMITTING, STORED, Node, Value
@@ -208,9 +209,10 @@ class Emit:
             for symbol in (*symbols_of(a), *symbols_of(b))
         ):
             # TVM would take one symbol for the other from here on, and not in the types of what was before: their sizes
-            # would be unlike. So it does not see the sizes that are compared.
+            # would be unlike. So it does not see the sizes that are compared. The copy has memory of its own, as TVM gives
+            # that of an argument to another tensor when nobody reads the argument itself any more.
             unknown = relax.TensorType(dtype=x.stored, ndim=len(dims))
-            tensor = self.bb.emit(relax.op.call_pure_packed("vm.builtin.copy", tensor, ty_args=unknown))
+            tensor = self.bb.emit(native_call("Copy", [tensor], unknown))
         if not is_a(tensor, relax.Var):
             tensor = self.bb.emit(tensor)
         return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.stored)), dtype=x.dtype)
