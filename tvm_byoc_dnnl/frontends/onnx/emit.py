@@ -209,7 +209,7 @@ class Emit:
             for symbol in (*symbols_of(a), *symbols_of(b))
         ):
             # TVM would take one symbol for the other from here on, and not in the types of what was before: their sizes
-            # would be unlike. So it does not see the sizes that are compared. The copy has memory of its own, as TVM gives
+            # would be unlike. So it does not see the sizes that are compared. The copy has memory of its own: TVM gives
             # that of an argument to another tensor when nobody reads the argument itself any more.
             unknown = relax.TensorType(dtype=x.stored, ndim=len(dims))
             tensor = self.bb.emit(native_call("Copy", [tensor], unknown))

@@ -195,7 +195,8 @@ def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
 def _squeezed_axes(node: Node) -> list[int]:
     axes, dims = node.attr_or_input("axes", 1), node.needed(0).sizes
     if axes is None:
-        dims = tuple(substituted(d, EMITTING.get().settled) for d in dims)
+        emitting = EMITTING.get(None)  # without one, constants alone are computed
+        dims = tuple(substituted(d, emitting.settled) for d in dims) if emitting is not None else dims
         if any(isinstance(d, Dim) for d in dims):
             raise node.refused(
                 f"has no axes, and its input has the shape ({', '.join(map(str, dims))}): the number of dimensions of "
