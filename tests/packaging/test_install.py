@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -60,13 +59,6 @@ vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cpu())
 print(np.abs(vm["main"](tvm.runtime.tensor(data["x"])).numpy() - data["y"]).max() < 1e-4)
 print("onnx" in sys.modules)
 """
-# The same without TVM.
-RUN_WITHOUT_TVM = """
-import sys, numpy as np, tvm_byoc_runtime as runtime
-data = np.load(sys.argv[2])
-print(np.abs(runtime.load(sys.argv[1])(data["x"]) - data["y"]).max() < 1e-4)
-print(any(name.partition(".")[0] in ("tvm", "tvm_ffi", "tvm_byoc_dnnl", "onnx") for name in sys.modules))
-"""
 
 
 def source_files(tree: Path, folder: str) -> set[str]:
@@ -107,23 +99,6 @@ def test_exported_model_runs_after_import_tvm_alone(installed: Environment, tmp_
     files = tmp_path / "model.so", tmp_path / "data.npz"
     installed.run(EXPORT, *files, "module")
     assert installed.run(RUN, *files).split() == ["True", "False"]
-
-
-def test_the_wheel_of_the_runtime_needs_numpy_alone(
-    installed: Environment,
-    copy_source: Callable[[], Path],
-    new_environment: Callable[..., Environment],
-    tmp_path: Path,
-) -> None:
-    files = tmp_path / "model.so", tmp_path / "data.npz"
-    installed.run(EXPORT, *files, "module")
-    environment = new_environment("tvm", "apache_tvm", "onednn", "dnnl", "onnx")
-    build = sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", *UNOPTIMISED
-    run(*build, "--wheel-dir", tmp_path, copy_source() / "runtime_wheel", cwd=tmp_path)
-    environment.pip("install", "--no-deps", *tmp_path.glob("*.whl"))
-    assert environment.run(RUN_WITHOUT_TVM, *files).split() == ["True", "False"]
-    packed = sum(f.stat().st_size for f in (environment.site_packages / "tvm_byoc_runtime").rglob("*") if f.is_file())
-    assert packed < 80 << 20
 
 
 def test_source_output_needs_no_headers_but_ours_and_no_package_to_run(
