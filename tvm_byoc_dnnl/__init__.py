@@ -1,6 +1,5 @@
 """Bring-your-own-codegen for stock Apache TVM: vendors' libraries beside TVM's own code."""
 
-# ruff: noqa: F405
 from __future__ import annotations
 
 import importlib
@@ -17,90 +16,7 @@ with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch lo
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
-    from ._version import __version__
-
-__all__ = [
-    "AnnotateExternalCompiler",
-    "ArtifactError",
-    "ByocError",
-    "DeviceMemory",
-    "ExportError",
-    "GraphError",
-    "InlineComposites",
-    "InputError",
-    "NativeLibraryError",
-    "PartitionGraph",
-    "Prepare",
-    "Profile",
-    "Quantization",
-    "QuantizedGroup",
-    "QuantizedTensor",
-    "RegionPolicy",
-    "Reject",
-    "Report",
-    "Runner",
-    "TEGraph",
-    "TensorInfo",
-    "TextGenerator",
-    "TextStream",
-    "TvmMemory",
-    "UnsupportedError",
-    "VendorError",
-    "Verification",
-    "Work",
-    "Works",
-    "__version__",
-    "bindings_of",
-    "blob_module",
-    "byoc_pipeline",
-    "c_source_module",
-    "compile",
-    "compilers",
-    "composite_of",
-    "constant_numpy",
-    "dtype_of",
-    "emit",
-    "explain",
-    "for_each_region",
-    "generate_c",
-    "get_annotate_compiler",
-    "get_target_options",
-    "is_constant",
-    "layer_times",
-    "load",
-    "make_constant",
-    "partition",
-    "pattern_example",
-    "portable_codegen",
-    "profile",
-    "quantized",
-    "read_log",
-    "refuse_region",
-    "register_annotate_compiler",
-    "register_blob_runner",
-    "register_codegen",
-    "register_cost",
-    "register_fused_op",
-    "register_lowering",
-    "register_namespace",
-    "register_onnx_operator",
-    "register_pattern",
-    "register_quantization",
-    "register_target_hooks",
-    "register_te_compute",
-    "schedule_te",
-    "set_target_options",
-    "shape_dims",
-    "source_options",
-    "static_shape",
-    "supported_ops",
-    "to_relax",
-    "translate_to_te",
-    "tune",
-    "unregister_compiler",
-    "verify",
-    "why_not_compressed",
-]
+    from ._version import __version__ as __version__
 
 
 @relax.register_pipeline(PIPELINE)
@@ -113,17 +29,19 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
 def _attribute(name: str) -> Any:
     # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
     # until it is used.
-    if name in __all__:
-        from . import _public
+    if not name.startswith("__"):
+        folder_or_file = f"{__name__}.{name}"
+        try:
+            return importlib.import_module(folder_or_file)
+        except ModuleNotFoundError as error:
+            if error.name != folder_or_file:
+                raise
+    if not name.startswith("__") or name in ("__all__", "__version__"):
+        from ._public import _NAMES
 
-        globals().update({n: getattr(_public, n) for n in __all__})
-        return globals()[name]
-    folder_or_file = f"{__name__}.{name}"
-    try:
-        return importlib.import_module(folder_or_file)
-    except ModuleNotFoundError as error:
-        if error.name != folder_or_file:
-            raise
+        globals().update(_NAMES, __all__=sorted(_NAMES))
+        if name in globals():
+            return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -132,4 +50,4 @@ if not TYPE_CHECKING:  # a checker would take any name for one of the package
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_attribute("__all__")})

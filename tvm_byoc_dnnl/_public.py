@@ -1,6 +1,6 @@
 """Everything that is public, imported at the first use of any of it (see ``__getattr__`` of the package).
 
-Each name is repeated, which says to type checkers that it is exported.
+Each name is repeated, which says to type checkers that it is exported. This is the only list of them.
 """
 
 # ruff: noqa: I001 - it would give each name a statement of its own
@@ -90,3 +90,7 @@ from .vendors.registry import (
     register_pattern as register_pattern,
 )
 from .vendors.namespaces import get_target_options as get_target_options, set_target_options as set_target_options
+
+#: the public names
+_NAMES = {name: value for name, value in list(globals().items()) if name == "__version__" or name[0] != "_"}
+del _NAMES["annotations"]
