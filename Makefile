@@ -330,6 +330,7 @@ bench-language: $(NATIVE) $(PEERS)  ##* products of language models beside ONNX 
 
 docs: $(NATIVE)  ##+ write the generated pages of docs/ again
 	@$(PY) docs/generate.py
+	@$(PY) docs/te_support.py
 	@$(PY) docs/conformance.py
 
 docs-conformance: $(NATIVE)  ##+ run ONNX's backend tests here and with TVM as it comes, write what does not pass

@@ -1,19 +1,16 @@
-"""The ops that the translator takes, and how: as data, and as the table in docs/te_translator.md.
-
-``python -m tvm_byoc_dnnl.te.support FILE`` rewrites the table in FILE.
-"""
+"""The ops that the translator to TE takes, and how: the table in docs/te_translator.md (``make docs``)."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from tvm.ir import Op
 
-from .computes import BUILTIN
-from .translate import STRUCTURAL
-from .types import REFUSED
+from tvm_byoc_dnnl.te.computes import BUILTIN
+from tvm_byoc_dnnl.te.translate import STRUCTURAL
+from tvm_byoc_dnnl.te.types import REFUSED
 
+PAGE = Path(__file__).parent / "te_translator.md"
 _BEGIN, _END = "<!-- begin: te_support -->\n", "<!-- end: te_support -->\n"
 LEGALIZED = "TVM's legaliser"
 OWN = "a compute of this package"
@@ -67,5 +64,4 @@ def replace_table(text: str) -> str:
 
 
 if __name__ == "__main__":
-    page = Path(sys.argv[1])
-    page.write_text(replace_table(page.read_text()))
+    PAGE.write_text(replace_table(PAGE.read_text()))
