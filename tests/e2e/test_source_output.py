@@ -14,10 +14,10 @@ import tvm_ffi
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tests.e2e.source_outputs import compare_outputs, compile_source
 from tests.harness import Case, assert_right, const, data
 from tvm_byoc_dnnl.pipeline.executable import SourceExecutable
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, random_inputs
-from tvm_byoc_dnnl.testing.outputs import compare_outputs, compile_source
 
 #: What gcc is given: lines for each step, and of the longest function, which grows as the network does.
 LINES_PER_STEP, LINES_PER_FUNCTION = 40, 4

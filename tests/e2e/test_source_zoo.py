@@ -19,7 +19,7 @@ _COMPARE = """
 import json, sys
 from dataclasses import asdict
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.testing.outputs import compare_outputs
+from tests.e2e.source_outputs import compare_outputs
 from bench.zoo import zoo_model
 entry = zoo_model(sys.argv[1])
 mod = byoc.partition(byoc.to_relax(entry.model, shapes=entry.shapes or None))

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..core.ledger import Fact, read_log
-from ..ir.relax_utils import codegen_of
-from ..pipeline.byoc import byoc_pipeline
-from ..pipeline.executable import SourceExecutable
-from ..runtime.runner import Runner
-from ..vendors.codegen import SourceBuild
-from ..vendors.namespaces import compilers, namespace
-from ..vendors.portable import source_builds
+from tvm_byoc_dnnl.core.ledger import Fact, read_log
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
+from tvm_byoc_dnnl.pipeline.byoc import byoc_pipeline
+from tvm_byoc_dnnl.pipeline.executable import SourceExecutable
+from tvm_byoc_dnnl.runtime.runner import Runner
+from tvm_byoc_dnnl.vendors.codegen import SourceBuild
+from tvm_byoc_dnnl.vendors.namespaces import compilers, namespace
+from tvm_byoc_dnnl.vendors.portable import source_builds
 
 
 @dataclass(frozen=True)
