@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -105,6 +105,13 @@ def _attr(func: relax.Function, key: str) -> str:
     return "" if attrs is None else str(attrs.get(key, ""))
 
 
+def with_attributes(call: Any, args: Sequence[Any], **changed: Any) -> relax.Call:
+    """The call with other arguments and some other attributes, of a type that is still to be inferred."""
+    about = type(call.attrs).__tvm_ffi_type_info__
+    fields = {field.name: getattr(call.attrs, field.name) for field in about.fields}
+    return relax.Call(call.op, args, tvm.ir.make_node(about.type_key, **{**fields, **changed}), call.ty_args)
+
+
 def codegen_of(func: Any) -> str:
     """Namespace that owns a partitioned function, ``""`` for any other."""
     return _attr(func, "Codegen")
@@ -132,14 +139,21 @@ def global_var(name: str, func: Any) -> Any:
     return gv
 
 
+def module_of(params: Sequence[Any], body: Callable[[relax.BlockBuilder], Any]) -> tvm.IRModule:
+    """A module whose ``main`` has these parameters and gives ``body(builder)``: an expression, or a tuple of some."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(params)):
+        with builder.dataflow():
+            made = body(builder)
+            result = builder.emit_output(relax.Tuple(list(made)) if isinstance(made, tuple) else made)
+        builder.emit_func_output(result)
+    return builder.get()
+
+
 def caller_of(gv: Any, func: relax.Function) -> relax.Function:
     """A function with the parameters of ``func`` that does nothing but call it."""
-    builder, own = relax.BlockBuilder(), relax.utils.copy_with_new_vars(func)
-    with builder.function("main", list(own.params)):
-        with builder.dataflow():
-            out = builder.emit_output(relax.Call(gv, own.params))
-        builder.emit_func_output(out)
-    return builder.finalize()["main"]
+    params = relax.utils.copy_with_new_vars(func).params
+    return module_of(params, lambda _builder: relax.Call(gv, params))["main"]
 
 
 def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:

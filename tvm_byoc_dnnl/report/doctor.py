@@ -230,20 +230,14 @@ def _self_test() -> Iterator[_Row]:
     from tvm import relax
 
     from ..api.compile import compile, partition
-    from ..ir.relax_utils import codegen_of
+    from ..ir.relax_utils import codegen_of, module_of
     from ..runtime.runner import Runner
 
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((512, 512), dtype="float32")
     data = rng.standard_normal((256, 512), dtype="float32")
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(data.shape, "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            product = builder.emit(relax.op.matmul(x, relax.const(weight)))
-            result = builder.emit_output(relax.op.nn.relu(product))
-        builder.emit_func_output(result)
-    module = builder.get()
+    module = module_of([x], lambda builder: relax.op.nn.relu(builder.emit(relax.op.matmul(x, relax.const(weight)))))
     regions = [f for f in partition(module).functions.values() if codegen_of(f)]
     if not regions:
         yield "matmul + relu", "stays with TVM", FAILURE, "`tvm-byoc explain` shows the reasons of a model's calls"

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from ..ir.relax_utils import module_of
 from ..ir.tvm_compat import make_constant
 
 
@@ -43,13 +44,7 @@ def pattern_example(
         dtypes = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
         types = [relax.TensorType(list(shape), own) for shape, own in zip(shapes, dtypes, strict=True)]
         operands = [relax.Var(f"x{i}", own) for i, own in enumerate(types)]
-        builder = relax.BlockBuilder()
-        with builder.function("main", operands):
-            with builder.dataflow():
-                result = function(*operands)
-                result = builder.emit_output(relax.Tuple(list(result)) if isinstance(result, tuple) else result)
-            builder.emit_func_output(result)
-        return builder.get()
+        return module_of(operands, lambda _builder: function(*operands))
 
     return example
 

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...frontends.onnx import walk  # noqa: F401 - declares the operators that are kept whole
+from ...ir.tvm_compat import dtype_of
 from ...whole import cached_attention, operator
 from ..op_calls import BINARY, NEEDS_BUILDER, OPS, REFERENCE, const, floats, positive
 from .case import Case, lifted, resized
@@ -56,8 +57,8 @@ def special_calls(op: str) -> Iterator[Call]:
         make = _relax(op)
         for a, b in _BROADCASTS:
             yield f"shapes {a} and {b}", make, (positive(*a), positive(*b))
-        yield "a constant number second", lambda x: make(x, const(2)), (positive(3, 5),)
-        yield "a constant number first", lambda x: make(const(2), x), (positive(3, 5),)
+        yield "a constant number second", lambda x: make(x, const(2, dtype_of(x.ty))), (positive(3, 5),)
+        yield "a constant number first", lambda x: make(const(2, dtype_of(x.ty)), x), (positive(3, 5),)
         yield "one operand, twice", lambda x: make(x, x), (positive(3, 5),)
         if op in ("add", "multiply", "subtract"):
             for dtype in ("int8", "uint8", "int16"):
@@ -174,6 +175,7 @@ _ROWS: dict[str, list[Call]] = {
     "astype": [(f"to {t}", lambda x, t=t: R.astype(x, t), (positive(3, 5),)) for t in ("float16", "int64", "bool")],
     "clip": [
         ("bounds beyond every value", lambda x: R.clip(x, -1e30, 1e30), (floats(3, 5),)),
+        ("bounds that are whole numbers", lambda x: R.clip(x, 0, 6), (positive(3, 5),)),
         ("equal bounds", lambda x: R.clip(x, 0.25, 0.25), (floats(3, 5),)),
     ],
     "nn.leakyrelu": [(f"alpha {a}", lambda x, a=a: R.nn.leakyrelu(x, a), (floats(3, 5),)) for a in (0.0, 1.0, 2.5)],
@@ -223,6 +225,8 @@ _ROWS: dict[str, list[Call]] = {
         ("nothing", lambda x: R.nn.pad(x, [0, 0, 0, 0]), (floats(3, 5),)),
         ("reflect", lambda x: R.nn.pad(x, [0, 0, 0, 0, 1, 1, 2, 2], "reflect"), (floats(1, 2, 5, 5),)),
     ],
+    "index_tensor": [("the first axis", lambda x, i: R.index_tensor(x, [i]), (_X, np.array([1, 0, 1])))],
+    "image.resize3d": [("twice as large", lambda x: R.image.resize3d(x, (4, 6, 10)), (floats(1, 2, 2, 3, 5),))],
     "where": [
         ("a broadcast condition", R.where, (np.array([[True], [False], [True]]), floats(3, 5), floats(3, 5))),
         ("a scalar", lambda c, x: R.where(c, x, const(0)), (floats(3, 5) > 0, floats(3, 5))),
@@ -253,9 +257,15 @@ _ROWS: dict[str, list[Call]] = {
     ],
     "nn.max_pool2d": _pools("max"),
     "nn.avg_pool2d": _pools("avg"),
-    "nn.adaptive_avg_pool2d": [
-        (f"to {n} by {n}", lambda x, n=n: R.nn.adaptive_avg_pool2d(x, (n, n)), (floats(1, 2, 6, 6),))
-        for n in (1, 3, 4, 6)
+    **{
+        f"nn.adaptive_avg_pool{d}d": [
+            (f"to {n}", lambda x, d=d, n=n: _relax(f"nn.adaptive_avg_pool{d}d")(x, [n] * d), (floats(1, 2, *[6] * d),))
+            for n in (1, 3, 4, 6)
+        ]
+        for d in (1, 2, 3)
+    },
+    "dequantize": [
+        ("one scale", lambda x: R.dequantize(x, const(0.5), const(0, dtype_of(x.ty)), 0), (_X.astype("int8"),)),
     ],
     "take": [
         (f"axis {axis}", lambda x, axis=axis: R.take(x, relax.const(np.array([1, 0, 1]), "int64"), axis), (_X,))
@@ -286,14 +296,18 @@ def example(op: str) -> Case | None:
     return None
 
 
-def call_cases(op: str) -> list[Case]:
-    """Every case of an operator that Relax accepts."""
-    base = example(op)
+def written_cases(op: str) -> list[Case]:
+    """The plainest call of an operator, and those in which something is special about the operator."""
+    base, special = example(op), special_calls(op.removeprefix("relax."))
     if base is None:
         return []
-    short = op.removeprefix("relax.")
-    special = [replace(base, what=w, function=lifted(f), arrays=a) for w, f, a in special_calls(short)]
-    cases = {c.what: c for c in (base, *special, *_variations(base))}
+    return [base, *(replace(base, what=w, function=lifted(f), arrays=a) for w, f, a in special)]
+
+
+def call_cases(op: str) -> list[Case]:
+    """Every case of an operator that Relax accepts."""
+    written = written_cases(op)
+    cases = {c.what: c for c in (*written, *(c for base in written[:1] for c in _variations(base)))}
     return [c for c in cases.values() if c.main is not None and c.reference is not None]
 
 

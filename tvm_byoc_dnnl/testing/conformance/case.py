@@ -13,6 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ...ir.relax_utils import module_of
 from ...ir.tvm_compat import make_constant
 
 #: ``function(builder, *operands)`` returns an expression, or a tuple of them
@@ -93,6 +94,11 @@ class Case:
         """The same under another name."""
         return replace(self, what=what)
 
+    def of_dtype(self, dtype: str) -> Case:
+        """The same with another dtype of the first operand that is no condition, and of those like it."""
+        like = next((a.dtype for a in self.arrays if a.dtype != "bool"), self.arrays[0].dtype)
+        return replace(self, arrays=tuple(a.astype(dtype) if a.dtype == like else a for a in self.arrays))
+
     def widened(self) -> Case | None:
         """The same values in float32, for a case in a shorter type."""
         if not any(a.dtype == "float16" for a in self.arrays):
@@ -101,18 +107,19 @@ class Case:
         return replace(self, arrays=arrays)
 
     def _built(self, function: Function) -> relax.Function | None:
-        builder, accepted = relax.BlockBuilder(), True
-        operands = [self._operand(i) for i in range(len(self.arrays))]
-        with builder.function("main", [o for i, o in enumerate(operands) if i not in self.constants]):
-            with builder.dataflow():
-                try:
-                    result = function(builder, *operands)
-                    result = builder.emit_output(relax.Tuple(list(result)) if isinstance(result, tuple) else result)
-                except Exception:  # Relax has no such call: the variation does not apply
-                    accepted = False  # the function is ended all the same: TVM warns of builders that were left open
-                    result = builder.emit_output(relax.const(0))
-            builder.emit_func_output(result)
-        return builder.get()["main"] if accepted else None
+        accepted, operands = True, [self._operand(i) for i in range(len(self.arrays))]
+
+        def body(builder: relax.BlockBuilder) -> Any:
+            nonlocal accepted
+            try:
+                made = function(builder, *operands)
+                return builder.normalize(relax.Tuple(list(made)) if isinstance(made, tuple) else made)
+            except Exception:  # Relax has no such call: the variation does not apply
+                accepted = False
+                return relax.const(0)  # the function is ended all the same: TVM warns of builders that were left open
+
+        main = module_of([o for i, o in enumerate(operands) if i not in self.constants], body)["main"]
+        return main if accepted else None
 
     def _operand(self, index: int) -> relax.Expr:
         array = self.arrays[index]
