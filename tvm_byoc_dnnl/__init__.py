@@ -9,9 +9,11 @@ from .core.machine import few_spins
 
 with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch loads libgomp
     import tvm
+    import tvm_ffi
     from tvm import relax
 
     from .core import errors_in_tvm as _errors_in_tvm  # noqa: F401
+    from .core._native import advice as _advice
     from .pipeline import PIPELINE
 
 if TYPE_CHECKING:
@@ -24,6 +26,27 @@ def _pipeline(**options: Any) -> tvm.transform.Pass:
     from .pipeline.byoc import byoc_pipeline
 
     return byoc_pipeline(**options)
+
+
+@tvm_ffi.register_global_func("tvm_byoc_dnnl.OpenBlob", override=True)
+def _open_blob(*blob: Any) -> Any:
+    """The native library calls this when a module with a region of a vendor's own bytes is loaded."""
+    from .vendors.blobs import open_blob
+
+    return open_blob(*blob)
+
+
+@tvm_ffi.register_global_func("tvm_byoc_dnnl.EngineHelp", override=True)
+def _help(name: str, error: str) -> str:
+    """The native library calls this when an engine does not load: map the libraries that it needs, list the paths.
+
+    The engine has the name of its vendor, whose folder has a module ``library`` with a function ``find``.
+    """
+    try:
+        vendor = importlib.import_module(f"{__name__}.patterns.{name}.library")
+    except ImportError:
+        return _advice(error)
+    return vendor.find(error)
 
 
 def _attribute(name: str) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import json
 import threading
 from collections.abc import Callable, Iterable
@@ -46,7 +45,6 @@ def load() -> None:
         if _handle is None:
             with few_spins():
                 handle = _load()
-            _register_help()
             _handle = handle
 
 
@@ -118,10 +116,10 @@ def _load() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(LIBRARY))
     except OSError as error:
-        raise NativeLibraryError(f"cannot load {LIBRARY}: {error}. {_advice(str(error))}") from error
+        raise NativeLibraryError(f"cannot load {LIBRARY}: {error}. {advice(str(error))}") from error
 
 
-def _advice(error: str) -> str:
+def advice(error: str) -> str:
     """The paths where our libraries were searched, and what to do."""
     if "libgomp" in error:
         cure = OPENMP_CURE
@@ -133,30 +131,6 @@ def _advice(error: str) -> str:
     else:
         cure = "reinstall the package: pip install --force-reinstall tvm-byoc-dnnl"
     return f"Searched: {LIBRARY.parent} and its run path. {cure}"
-
-
-def _register_help() -> None:
-    import tvm_ffi
-
-    tvm_ffi.register_global_func("tvm_byoc_dnnl.EngineHelp", _help, override=True)
-    tvm_ffi.register_global_func("tvm_byoc_dnnl.OpenBlob", _open_blob, override=True)
-
-
-def _open_blob(*blob: Any) -> Any:
-    """The native library calls this when a module with a region of a vendor's own bytes is loaded."""
-    return importlib.import_module("tvm_byoc_dnnl.vendors.blobs").open_blob(*blob)
-
-
-def _help(name: str, error: str) -> str:
-    """The native library calls this when an engine does not load: map the libraries that it needs, list the paths.
-
-    The engine has the name of its vendor, whose folder has a module ``library`` with a function ``find``.
-    """
-    try:
-        vendor = importlib.import_module(f"tvm_byoc_dnnl.patterns.{name}.library")
-    except ImportError:
-        return _advice(error)
-    return vendor.find(error)
 
 
 def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
