@@ -14,7 +14,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.pipeline.regions import BuildRegions
+from tvm_byoc_dnnl.pipeline.regions import build_regions
 from tvm_byoc_dnnl.vendors.hooks import for_each_region
 
 VENDOR = "example_target_hook"
@@ -62,7 +62,7 @@ def build(mod, compiler=VENDOR, target="llvm", **options):
 def lowered(mod):
     """The module behind the hooks."""
     with tvm.target.Target("llvm"):
-        return BuildRegions()(mod)
+        return build_regions(mod)[1]
 
 
 def elementwise(*functions):

@@ -12,7 +12,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core.ledger import read_log
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
-from tvm_byoc_dnnl.pipeline.regions import BuildRegions
+from tvm_byoc_dnnl.pipeline.regions import build_regions
 
 VENDOR = "fused_op_vendor"
 op, nn = relax.op, relax.op.nn
@@ -51,7 +51,7 @@ def run(executable, args):
 
 def behind_the_hooks(mod):
     with tvm.target.Target("llvm"):
-        return BuildRegions()(byoc.partition(mod, VENDOR))
+        return build_regions(byoc.partition(mod, VENDOR))[1]
 
 
 def kernels(mod):

@@ -14,7 +14,7 @@ from tvm_byoc_dnnl.core.compilation import compiling
 from tvm_byoc_dnnl.core.errors import NativeLibraryError, UnsupportedError
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of
 from tvm_byoc_dnnl.pipeline.metadata import read_metadata
-from tvm_byoc_dnnl.pipeline.regions import BuildRegions
+from tvm_byoc_dnnl.pipeline.regions import build_regions
 from tvm_byoc_dnnl.regions.functions import dissolve_regions
 from tvm_byoc_dnnl.vendors.codegen import check_sources
 
@@ -39,7 +39,7 @@ EXPECTED = np.exp(X + X) * (X + X)
 
 def built(mod, **options):
     """The calls of main after the codegens, and the module."""
-    mod = BuildRegions(**options)(mod)
+    mod = build_regions(mod, **options)[1]
     calls = [v for _, v in bindings_of(mod["main"]) if isinstance(v, relax.Call)]
     names = [str(c.args[0].global_symbol) if c.op.name == "relax.call_dps_packed" else c.op.name for c in calls]
     return names, mod
@@ -109,7 +109,7 @@ def test_strict_raises_instead():
         mod = byoc.partition(Chain, "va")
         va.faults["codegen"] = FAULTS["raises"][1]
         for compile_it in (
-            lambda: BuildRegions(strict=True)(mod),
+            lambda: build_regions(mod, strict=True),
             lambda: byoc.compile(Chain, "va", strict=True),
         ):
             with pytest.raises(UnsupportedError, match=r"relax\.exp \(b in main\): va: codegen: ZeroDivisionError"):
@@ -196,7 +196,7 @@ def test_a_failure_that_is_no_regions_fault_is_raised():
 
         va.faults["codegen"] = once
         with pytest.raises(RuntimeError, match="only the first time"):
-            BuildRegions()(mod)
+            build_regions(mod)
 
 
 def test_a_missing_library_is_no_regions_fault():
@@ -204,7 +204,7 @@ def test_a_missing_library_is_no_regions_fault():
         mod = byoc.partition(Chain, "va")
         va.fail("codegen", "relax.exp", error=NativeLibraryError("libva.so is not there"))
         with pytest.raises(NativeLibraryError, match=r"libva\.so"):
-            BuildRegions()(mod)
+            build_regions(mod)
 
 
 @pytest.mark.parametrize("compiler", ["", "/bin/false"], ids=["none", "a broken one"])

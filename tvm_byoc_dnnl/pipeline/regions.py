@@ -33,36 +33,19 @@ from ..vendors.portable import OUTPUTS, check_output, install_codegen
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
-def BuildRegions(*, strict: bool = False) -> tvm.transform.Pass:
-    """Pass: regions become calls of runtime modules or PrimFuncs, one namespace after the other, by their names.
+def build_regions(mod: tvm.IRModule, *, strict: bool = False) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """The module with the regions that can be built as functions, and the same one with these regions built.
 
-    What cannot be built is partitioned again around the calls that are to blame. A region that cannot be source as
-    asked becomes a module, with a note in the log.
-
-    Parameters
-    ----------
-    strict : bool
-        Raise instead.
+    They become calls of runtime modules or PrimFuncs, one namespace after the other, by their names. What cannot be
+    built is partitioned again around the calls that are to blame, and then all are built again: others may have got
+    what it lost. A region that cannot be source as asked becomes a module, with a note in the log.
 
     Raises
     ------
     UnsupportedError
-        When the pass runs, with ``strict``: lists every call that failed, with the reason.
+        With ``strict``, instead: lists every call that failed, with the reason.
     NativeLibraryError
-        When the pass runs, if a library is missing: that is no fault of a region.
-    """
-
-    @tvm.transform.module_pass(opt_level=0, name="BuildRegions")
-    def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        return build_regions(mod, strict=strict)[1]
-
-    return run
-
-
-def build_regions(mod: tvm.IRModule, *, strict: bool) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """The module with the regions that can be built as functions, and the same one with these regions built.
-
-    Where one cannot be built, all are built again: others may have got what it lost.
+        If a library is missing: that is no fault of a region.
     """
     built = mod
     while owners := {codegen_of(f) for f in built.functions.values()} - {""}:
@@ -78,7 +61,7 @@ def build_regions(mod: tvm.IRModule, *, strict: bool) -> tuple[tvm.IRModule, tvm
 
 
 def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
-    """The regions that `BuildRegions` would build in the end, as regions; calls that cannot be built went back before.
+    """The regions that `build_regions` would build in the end, as regions; calls that cannot be built went back before.
 
     A namespace whose library is missing on this machine keeps its regions, and so does one with a compiler of its own
     in a ``dry_run``.

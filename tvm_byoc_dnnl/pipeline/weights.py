@@ -16,8 +16,9 @@ from tvm import relax
 
 from ..core import _native
 from ..ir.relax_utils import constants_in, external_modules, is_host_function
-from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant, static_shape
+from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
+from ..regions.cost import type_bytes
 
 #: at most one: packed function that a compiled model calls for a tensor → makes it, when it is first asked for
 LateTensors = Mapping[str, Callable[[], tvm.runtime.Tensor]]
@@ -119,14 +120,5 @@ def _lift_host_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tvm
 
 
 def _bytes_of(ty: Any) -> int:
-    shape = static_shape(ty)
-    try:
-        bits = tvm.runtime.DataType(dtype_of(ty)).bits
-    except ValueError:
-        return 0
-    if shape is None or bits % 8:
-        return 0
-    size = bits // 8
-    for dim in shape:
-        size *= dim
-    return size
+    """The size of a tensor of whole bytes; 0 of another one."""
+    return type_bytes(ty) if tvm.runtime.DataType(dtype_of(ty)).bits % 8 == 0 else 0
