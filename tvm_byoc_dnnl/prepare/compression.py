@@ -174,11 +174,17 @@ def _dequantised_rows(scope: Scope, weights: np.ndarray) -> Any:
     return scope.emit(relax.op.reshape(real, weights.shape))
 
 
-def _pack(scope: Scope, call: Any) -> Any:
-    """Weights that are stored as int8 and fit into four bits."""
-    turned = scope.call(call.args[1], "relax.permute_dims")
+def _stored(scope: Scope, weights: Any) -> tuple[Any, Any]:
+    """The reshape and the dequantize of weights that are stored in groups; None for both of others."""
+    turned = scope.call(weights, "relax.permute_dims")
     flat = scope.call(turned.args[0], "relax.reshape") if turned is not None else None
     real = scope.call(flat.args[0], "relax.dequantize") if flat is not None else None
+    return (flat, real) if real is not None else (None, None)
+
+
+def _pack(scope: Scope, call: Any) -> Any:
+    """Weights that are stored as int8 and fit into four bits."""
+    flat, real = _stored(scope, call.args[1])
     if real is None or not all(is_constant(a) for a in real.args) or scope.dtype(real.args[0]) != "int8":
         return None
     shape, whole = scope.shape(flat), scope.shape(real)
@@ -212,9 +218,7 @@ def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
 
 def _round_source(scope: Scope, call: Any) -> Any:
     """The source of a product in whose groups weights are stored."""
-    turned = scope.call(call.args[1], "relax.permute_dims")
-    flat = scope.call(turned.args[0], "relax.reshape") if turned is not None else None
-    real = scope.call(flat.args[0], "relax.dequantize") if flat is not None else None
+    real = _stored(scope, call.args[1])[1]
     groups = scope.shape(real) if real is not None else None
     x, weights = call.args
     dims = scope.dims(x)

@@ -21,6 +21,7 @@ import numpy as np
 from tvm import relax
 
 from ..core.tvm_fast import items
+from ..ir.relax_utils import with_attributes
 from .rewrite import Rule, Rules, Scope, equal_dims
 
 _VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
@@ -203,8 +204,8 @@ RULES: Rules = {
     "TupleGetItem": [_dropout],
 }
 
-_CONVS = {f"relax.nn.conv{d}d": getattr(relax.op.nn, f"conv{d}d") for d in (1, 2, 3)}
-_POOLS = {f"relax.nn.avg_pool{d}d": getattr(relax.op.nn, f"avg_pool{d}d") for d in (1, 2, 3)}
+_CONVS = tuple(f"relax.nn.conv{d}d" for d in (1, 2, 3))
+_POOLS = tuple(f"relax.nn.avg_pool{d}d" for d in (1, 2, 3))
 
 
 def _zeros_around(scope: Scope, data: Any, layout: str) -> tuple[Any, list[int], list[int]] | None:
@@ -239,23 +240,12 @@ def _added(padding: Any, before: list[int], after: list[int]) -> list[int]:
 
 
 def _conv(scope: Scope, call: Any) -> Any:
-    attrs, layout = call.attrs, str(call.attrs.data_layout)
+    layout = str(call.attrs.data_layout)
     around = _zeros_around(scope, call.args[0], layout) if layout.isalpha() else None
     if around is None:
         return None
     data, before, after = around
-    return _CONVS[call.op.name](
-        data,
-        call.args[1],
-        strides=list(attrs.strides),
-        padding=_added(attrs.padding, before, after),
-        dilation=list(attrs.dilation),
-        groups=int(attrs.groups),
-        data_layout=layout,
-        kernel_layout=attrs.kernel_layout,
-        out_layout=attrs.out_layout,
-        out_dtype=attrs.out_dtype,
-    )
+    return with_attributes(call, [data, call.args[1]], padding=_added(call.attrs.padding, before, after))
 
 
 def _avg_pool(scope: Scope, call: Any) -> Any:
@@ -268,17 +258,7 @@ def _avg_pool(scope: Scope, call: Any) -> Any:
         why = "rounds its shape up" if attrs.ceil_mode else "has padding of its own that it does not count"
         return scope.miss("padding", f"the average {why}", at=call.args[0])
     data, before, after = around
-    return _POOLS[call.op.name](
-        data,
-        pool_size=list(attrs.pool_size),
-        strides=list(attrs.strides),
-        padding=_added(attrs.padding, before, after),
-        dilation=list(attrs.dilation),
-        ceil_mode=False,
-        count_include_pad=True,
-        layout=layout,
-        out_layout=attrs.out_layout,
-    )
+    return with_attributes(call, [data], padding=_added(attrs.padding, before, after), count_include_pad=True)
 
 
 PADDING: Rules = {**{op: [_conv] for op in _CONVS}, **{op: [_avg_pool] for op in _POOLS}}

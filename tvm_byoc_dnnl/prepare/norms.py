@@ -14,13 +14,13 @@ product with ``rsqrt``; eps may be any number, and the axes are the last ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import relax
 
 from ..core.tvm_fast import items
+from ..ir.relax_utils import with_attributes
 from .affine import per_channel
 from .rewrite import Rules, Scope
 
@@ -239,17 +239,10 @@ def _parameter(scope: Scope, norm: Any, expr: Any) -> Any:
     return None if vector is None else scope.constant(vector, scope.dtype(expr))
 
 
-def _rebuilt(norm: Any, make: Callable[..., Any], data: Any, *params: Any) -> Any:
+def _rebuilt(norm: Any, data: Any, *params: Any) -> Any:
     """The norm with other parameters, which now count."""
-    attrs: dict[str, Any] = {"epsilon": float(norm.attrs.epsilon)}
-    for name in ("axes", "channel_axis", "num_groups"):
-        value = getattr(norm.attrs, name, None)
-        if value is not None:
-            attrs[name] = [int(v) for v in value] if name == "axes" else int(value)
-    return make(data, *params, **attrs)
-
-
-_MAKE = {name: getattr(relax.op.nn, name.removeprefix("relax.nn.")) for name in _NORMS}
+    counting = {"scale": True, "center": True} if norm.op.name in _WITH_SHIFT else {}
+    return with_attributes(norm, [data, *params], **counting)
 
 
 def _with_both(scope: Scope, norm: Any) -> Any:
@@ -262,7 +255,7 @@ def _with_both(scope: Scope, norm: Any) -> Any:
         if shape is None or (scope.call(given, like) is None and scope.scalar(given) != number):
             return None
         parameters.append(scope.constant(np.full(shape, number, "float32"), dtype))
-    return _rebuilt(norm, _MAKE[norm.op.name], norm.args[0], *parameters)
+    return _rebuilt(norm, norm.args[0], *parameters)
 
 
 def _scale(scope: Scope, root: Any) -> Any:
@@ -274,7 +267,7 @@ def _scale(scope: Scope, root: Any) -> Any:
             continue
         gamma = _parameter(scope, norm, factor)
         if gamma is not None:
-            return _rebuilt(norm, _MAKE[norm.op.name], norm.args[0], gamma, *norm.args[2:])
+            return _rebuilt(norm, norm.args[0], gamma, *norm.args[2:])
         instance = _instance_norm(scope, norm, factor)
         if instance is not None:
             return instance
@@ -288,7 +281,7 @@ def _shift(scope: Scope, root: Any) -> Any:
             continue
         beta = _parameter(scope, norm, term) if _unshifted(scope, norm) and norm.attrs.scale else None
         if beta is not None:
-            return _rebuilt(norm, _MAKE[norm.op.name], *norm.args[:2], beta)
+            return _rebuilt(norm, *norm.args[:2], beta)
     return None
 
 
