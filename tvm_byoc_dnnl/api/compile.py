@@ -111,21 +111,8 @@ def partition(
         The model.
     compiler : str or sequence of str
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    policy : RegionPolicy, optional
-        Decides which regions are worth a call; by default each namespace's own policy.
-    exclude, force : sequence of str
-        Calls that stay with TVM, and calls that are offloaded whatever they are worth, in addition to the policy, and
-        named as in `RegionPolicy`.
-    place : mapping of str to str, optional
-        Call → compiler, or ``"tvm"``: entries that come before those of ``placement``.
-    placement : mapping of str to str, optional
-        Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
-        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
-        variable's own name decides, else the first entry that matches; it overrules the namespaces' own policies.
-    options : mapping, optional
-        Namespace → option → value, for target hooks and codegens: ``{"my_npu": {"cores": 4}}``.
-    strict : bool
-        Raise an error if a call fails, instead of leaving it to the next compiler or TVM.
+    policy, exclude, force, place, placement, options, strict
+        As in `compile`.
     prepare : bool
         Rewrite the module to the canonical forms for which patterns are written. Without it patterns are matched with
         the imported form.

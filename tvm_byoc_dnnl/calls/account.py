@@ -274,8 +274,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
         call = _call(node, by_name, made.get(node, []), kinds[node.call])
         call.onnx_node = onnx_nodes.of(call.function, call.name)
         call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, compilation)
-        call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_apart(node, made.get(node, []))]
-        call.near_misses += _float32(node, made.get(node, []))
+        call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_of_primitives(node, made.get(node, []))]
         calls.append(call)
     inside: dict[str | None, list[CallReport]] = {}
     for call in calls:
@@ -382,16 +381,12 @@ def _forms(node: Node, misses: Sequence[Fact]) -> list[NearMiss]:
     return [NearMiss(m.op, 1, 2, m.reason, [node.id]) for m in mine]
 
 
-def _apart(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
-    """Why the call is a primitive of its own: fusion into the one before it is a pattern of two."""
-    reasons = dict.fromkeys(p.apart for p in made if p.apart)
-    return [NearMiss(f"{node.compiler}.post_op", 1, 2, reason, [node.id]) for reason in reasons]
-
-
-def _float32(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
-    """Why the call computes in float32, where a lower precision was asked for."""
-    reasons = dict.fromkeys(p.precision for p in made if p.precision and not p.is_view)
-    return [NearMiss(f"{node.compiler}.precision", 1, 2, reason, [node.id]) for reason in reasons]
+def _of_primitives(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
+    """Why it is a primitive of its own (fusion into the one before it is a pattern of two), and why in float32."""
+    apart = dict.fromkeys(p.apart for p in made if p.apart)
+    precision = dict.fromkeys(p.precision for p in made if p.precision and not p.is_view)
+    notes = [*(("post_op", reason) for reason in apart), *(("precision", reason) for reason in precision)]
+    return [NearMiss(f"{node.compiler}.{what}", 1, 2, reason, [node.id]) for what, reason in notes]
 
 
 def _region(

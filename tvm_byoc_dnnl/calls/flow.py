@@ -8,7 +8,7 @@ that made it. `OnnxNodes` knows from which node of the model each was imported.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import tvm
@@ -222,15 +222,7 @@ class _Reader:
         if func not in self._notes:
             self._notes[func] = composite_of(func), tuple(candidates_of(func))
         name_of, candidates = self._notes[func]
-        inside = Place(
-            function=place.function,
-            compiler=place.compiler,
-            region=place.region,
-            use=place.use,
-            composite=name_of,
-            composite_id=self._composites,
-            candidates=candidates,
-        )
+        inside = replace(place, composite=name_of, composite_id=self._composites, candidates=candidates)
         result = self._body(func.body, ByIdentity.of(zip(items(func.params), args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number

@@ -261,10 +261,6 @@ class ReportData:
         """The report as plain lists, dicts, strings and numbers."""
         return asdict(self)
 
-    def to_json(self, indent: int | None = 1) -> str:
-        """The report as a JSON document (`to_dict` is the same before it becomes text)."""
-        return json.dumps(self.to_dict(), indent=indent)
-
     def host_calls(self) -> Sequence[CallReport]:
         """Calls that stay with TVM."""
         return [c for c in self.calls if c.compiler is None]

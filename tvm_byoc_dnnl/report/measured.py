@@ -93,6 +93,13 @@ def runner_of(model: Any) -> Runner:
     return Runner(model if is_compiled else compile(model))
 
 
+def tensors_of(runner: Runner, inputs: Any) -> list[Any]:
+    """Inputs that a user gave by name or in order; random ones where there are none and all shapes are fixed."""
+    if inputs is None:
+        return runner.random_tensors()
+    return runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
+
+
 @dataclass
 class StepTime:
     """One primitive of a region, or one call of TVM's.

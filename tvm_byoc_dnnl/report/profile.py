@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any
@@ -25,7 +25,7 @@ from ..core.machine import QUIET, Neighbours
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
 from .html import render_html
-from .measured import HOST, Instrument, Names, Roof, StepTime, runner_of
+from .measured import HOST, Instrument, Names, Roof, StepTime, runner_of, tensors_of
 from .measured import roof as measure_roof
 from .text import Shown, count
 
@@ -110,10 +110,6 @@ class Profile(Shown):
                 for s in self.steps
             ],
         }
-
-    def to_json(self) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
 
     def to_chrome_trace(self) -> str:
         """JSON text for chrome://tracing and Perfetto: one row per region."""
@@ -220,10 +216,7 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
     runner = runner_of(ex)
     if repeat < 1:
         raise InputError(f"repeat is {repeat}; expected at least 1")
-    if inputs is None:
-        tensors = runner.random_tensors()
-    else:
-        tensors = runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
+    tensors = tensors_of(runner, inputs)
     with Neighbours() as others:
         totals = _plain_times(runner, tensors, repeat, warmup)
         runs = _step_times(runner, tensors, repeat, warmup)

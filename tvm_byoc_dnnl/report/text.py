@@ -6,6 +6,7 @@ Numbers for people; and how results look at a prompt and in a notebook: one line
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
@@ -56,6 +57,11 @@ class Shown:
     def _said(self) -> str:
         """What is in it, for the one line."""
         raise NotImplementedError
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """`to_dict` as JSON text."""
+        shown: Any = self
+        return json.dumps(shown.to_dict(), indent=indent)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._said()}>"

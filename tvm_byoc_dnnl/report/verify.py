@@ -10,7 +10,6 @@ model ──partition──> run, the arguments of each region recorded
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -32,6 +31,7 @@ from ..runtime.runner import Runner
 from ..tuning.database import with_places
 from ..vendors.namespaces import OPTIONS_ATTR
 from .against import AGAINST, ONNXRUNTIME, TVM, OutputGap, beside_onnxruntime, is_onnx
+from .measured import tensors_of
 from .text import Shown, count
 
 Tolerance = float | Mapping[str, float] | None
@@ -116,10 +116,6 @@ class Verification(Shown):
         if self.outputs:
             stored["outputs"] = [{**asdict(o), "gap": o.gap if np.isfinite(o.gap) else "inf"} for o in self.outputs]
         return stored if self.from_float32 is None else {**stored, "from_float32": self.from_float32}
-
-    def to_json(self) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
 
     def to_text(self) -> str:
         """A line per output or region, and what to do."""
@@ -213,10 +209,7 @@ def verify(
     regions = {gv.name_hint: f.with_attr(OPTIONS_ATTR, built_with) for gv, f in mod.functions.items() if codegen_of(f)}
     report = Verification(tolerance)
     runner = Runner(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE))
-    if inputs is None:
-        tensors = runner.random_tensors()
-    else:
-        tensors = runner.tensors((), inputs) if isinstance(inputs, Mapping) else runner.tensors(inputs)
+    tensors = tensors_of(runner, inputs)
     arguments, outputs = _arguments(runner, regions, tensors)
     if against == ONNXRUNTIME:
         given = dict(zip(runner.input_names, arrays_in(tensors), strict=True))

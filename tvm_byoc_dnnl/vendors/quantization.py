@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
@@ -36,6 +38,9 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 #: kinds whose second operand is weights
 WITH_WEIGHTS = ("conv", "matmul")
 _DTYPES = ("int8", "uint8", "int16", "uint16")
+_POOLS = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean")
+#: what only moves numbers, besides a reshape
+_MOVES = ("relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 
 
 @dataclass(frozen=True)
@@ -244,45 +249,31 @@ def _with_bias(real: Any) -> Any:
     return real | is_op("relax.add")(real, is_const())
 
 
-def _any_of(ops: Sequence[str], *operands: Any) -> Any:
-    patterns = [is_op(op)(*operands) for op in ops]
-    found = patterns[0]
-    for pattern in patterns[1:]:
-        found = found | pattern
-    return found
+def _any_of(ops: Sequence[str], operand: Any, *others: Any) -> Any:
+    return reduce(or_, (is_op(op)(operand, *others) for op in ops))
 
 
 def _patterns(kind: str) -> list[tuple[str, Any, dict[str, Any]]]:
     """Name, pattern and named parts of the groups of a kind."""
+    if kind == "concat":
+        return [_concat(count) for count in range(2, _MOST_PARTS + 1)]
     x, y = _dq(), _dq()
-    if kind == "conv":
-        call = _any_of([f"relax.nn.conv{n}d" for n in (1, 2, 3)], x, _dq(is_const()))
-        return [(kind, _q(_with_bias(call)), {"x": x, "call": call})]
-    if kind == "matmul":
-        weights = y | is_op("relax.permute_dims")(y)
-        call = is_op("relax.matmul")(x, weights)
-        return [(kind, _q(_with_bias(call)), {"x": x, "call": call})]
-    if kind == "add":
-        call = is_op("relax.add")(x, y)
-        return [(kind, _q(call), {"x": x, "y": y, "call": call})]
-    if kind == "pool":
-        ops = ["relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"]
-        call = _any_of(ops, x)
-        return [(kind, _q(call), {"x": x, "call": call})]
-    if kind == "relu":
-        call = is_op("relax.nn.relu")(x) | is_op("relax.clip")(x, wildcard(), wildcard())
-        return [(kind, is_op("relax.quantize")(call, wildcard(), wildcard()), {"x": x, "call": call})]
-    if kind == "resize":
-        call = is_op("relax.image.resize2d")(x, wildcard())
-        return [(kind, _q(call), {"x": x, "call": call})]
-    if kind == "reshape":
-        call = is_op("relax.reshape")(x, wildcard()) | _any_of(
-            ["relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims"], x
-        )
-        return [(kind, _q(call), {"x": x, "call": call})]
-    found = []
-    for count in range(2, _MOST_PARTS + 1):
-        parts = [_dq() for _ in range(count)]
-        call = is_op("relax.concat")(is_tuple(parts))
-        found.append((f"{kind}_{count}", _q(call), {"call": call, **{f"x{i}": p for i, p in enumerate(parts)}}))
-    return found
+    calls: dict[str, Callable[[], Any]] = {
+        "conv": lambda: _any_of([f"relax.nn.conv{n}d" for n in (1, 2, 3)], x, _dq(is_const())),
+        "matmul": lambda: is_op("relax.matmul")(x, y | is_op("relax.permute_dims")(y)),
+        "add": lambda: is_op("relax.add")(x, y),
+        "pool": lambda: _any_of(_POOLS, x),
+        "relu": lambda: is_op("relax.nn.relu")(x) | is_op("relax.clip")(x, wildcard(), wildcard()),
+        "resize": lambda: is_op("relax.image.resize2d")(x, wildcard()),
+        "reshape": lambda: is_op("relax.reshape")(x, wildcard()) | _any_of(_MOVES, x),
+    }
+    call = calls[kind]()
+    real = _with_bias(call) if kind in WITH_WEIGHTS else call
+    end = is_op("relax.quantize")(call, wildcard(), wildcard()) if kind == "relu" else _q(real)
+    return [(kind, end, {"x": x, "call": call, **({"y": y} if kind == "add" else {})})]
+
+
+def _concat(count: int) -> tuple[str, Any, dict[str, Any]]:
+    parts = [_dq() for _ in range(count)]
+    call = is_op("relax.concat")(is_tuple(parts))
+    return f"concat_{count}", _q(call), {"call": call, **{f"x{i}": p for i, p in enumerate(parts)}}

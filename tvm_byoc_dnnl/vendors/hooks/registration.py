@@ -39,7 +39,8 @@ def register_target_hooks(
     """Register how the regions of ``compiler`` become PrimFuncs, and these a runtime module.
 
     The hooks run in the ``byoc`` pipeline just above TVM's lowering, once per namespace, in the order of the names.
-    Regions that they refuse, or fail at, go back to TVM with the reason.
+    Regions that they refuse, or fail at, go back to TVM with the reason. With none of ``tir_to_runtime``,
+    ``tir_passes`` and ``target`` the PrimFuncs go on through TVM's lowering.
 
     Parameters
     ----------
@@ -64,10 +65,6 @@ def register_target_hooks(
     ------
     TypeError, ValueError
         If something is no hook or no target, there are hooks already, or the namespace is another package's.
-
-    Notes
-    -----
-    With none of ``tir_to_runtime``, ``tir_passes`` and ``target`` the PrimFuncs go on through TVM's lowering.
     """
     who = f"register_target_hooks({compiler!r})"
     if tir_to_runtime is not None and not callable(tir_to_runtime):
