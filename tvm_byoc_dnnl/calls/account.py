@@ -40,27 +40,18 @@ _VANISHED = "nothing: fused away"
 
 @dataclass(frozen=True)
 class Primitive:
-    """One node of a lowered region.
+    """One node of a lowered region."""
 
-    Attributes
-    ----------
-    step : int or None
-        Position among the region's primitives: calls with the same one are fused.
-    label : str
-        Kind and post-ops: ``"convolution + relu + add"``.
-    implementation : str
-        The library's name for the implementation, ``""`` where it does not tell.
-    apart : str
-        Why it is not fused into the primitive before it, where that was tried.
-    precision : str
-        Why it computes in float32, where the model or the user asked for a lower precision.
-    """
-
+    #: position among the region's primitives: calls with the same one are fused
     step: int | None
+    #: kind and post-ops: ``"convolution + relu + add"``
     label: str
+    #: the library's name for the implementation, ``""`` where it does not tell
     implementation: str = ""
     is_view: bool = False
+    #: why it is not fused into the primitive before it, where that was tried
     apart: str = ""
+    #: why it computes in float32, where the model or the user asked for a lower precision
     precision: str = ""
 
 

@@ -42,24 +42,16 @@ _SUSPICIOUS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding.
+    """One finding."""
 
-    Attributes
-    ----------
-    section, name : str
-        The section, and the name of the finding.
-    value : str
-        The value that was found.
-    status : str
-        ``ok``, ``warning`` or ``failure``.
-    fix : str
-        What to do, when it is not ok.
-    """
-
+    #: the section, and the name of the finding
     section: str
     name: str
+    #: the value that was found
     value: str
+    #: ``ok``, ``warning`` or ``failure``
     status: str = OK
+    #: what to do, when it is not ok
     fix: str = ""
 
     def to_dict(self) -> dict[str, str]:

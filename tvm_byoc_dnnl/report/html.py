@@ -20,14 +20,9 @@ from .text import render_text
 
 @dataclass(frozen=True)
 class Repeat:
-    """Equal blocks of calls that follow each other.
+    """Equal blocks of calls that follow each other."""
 
-    Attributes
-    ----------
-    first, length, times : int
-        The id of the first call, the calls of one block, and how many blocks there are.
-    """
-
+    #: the id of the first call, the calls of one block, and how many blocks there are
     first: int
     length: int
     times: int

@@ -20,20 +20,13 @@ _MAX_LANES = 20_000  # beyond, long edges are drawn straight: nobody can follow 
 
 @dataclass
 class Drawing:
-    """The positions of everything that is drawn.
+    """The positions of everything that is drawn."""
 
-    Attributes
-    ----------
-    boxes : list of (x, y)
-        Centre of each node.
-    routes : list of list of (x, y)
-        Per edge, from the lower side of its source to the upper side of its target; around the end of a column.
-    width, height : float
-        Of the whole.
-    """
-
+    #: centre of each node
     boxes: list[tuple[float, float]]
+    #: per edge, from the lower side of its source to the upper side of its target; around the end of a column
     routes: list[list[tuple[float, float]]]
+    #: of the whole
     width: float
     height: float
 
@@ -207,24 +200,16 @@ _MAX_LANES = 24  # of one gutter; beyond, edges share lanes
 
 @dataclass(frozen=True)
 class Column:
-    """Some layers of the drawing.
+    """Some layers of the drawing."""
 
-    Attributes
-    ----------
-    first, end : int
-        Its first layer, and the one after its last.
-    shift : float
-        Added to x of everything in it.
-    gutter : float
-        Where the first of the edges to the next column goes up.
-    lanes : int
-        Places side by side for these edges.
-    """
-
+    #: its first layer, and the one after its last
     first: int
     end: int
+    #: added to x of everything in it
     shift: float
+    #: where the first of the edges to the next column goes up
     gutter: float
+    #: places side by side for these edges
     lanes: int
 
     def lane(self, number: int) -> float:

@@ -33,32 +33,21 @@ Kind = tuple[str, str]
 
 @dataclass
 class Lock:
-    """The owner of each call.
+    """The owner of each call."""
 
-    Attributes
-    ----------
-    compilers : list of str
-        Who was asked, in order of priority.
-    shapes : dict
-        Input name → shape, as the model was imported.
-    values : dict
-        Input name → the value that was compiled in for it, as on the command line.
-    owners : dict
-        (operator, result type) → owner → number of calls; the owner ``"tvm"`` is no compiler.
-    policy : RegionPolicy, optional
-        The calls that the user excluded, forced and limited, in addition to the namespaces' own policies.
-    precision : dict
-        The arguments of `precision.ARGUMENTS` that are not the default.
-    comment : str
-        First line of the file, for people.
-    """
-
+    #: who was asked, in order of priority
     compilers: list[str] = field(default_factory=list)
+    #: input name → shape, as the model was imported
     shapes: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
+    #: input name → the value that was compiled in for it, as on the command line
     values: dict[str, str] = field(default_factory=dict)
+    #: (operator, result type) → owner → number of calls; the owner ``"tvm"`` is no compiler
     owners: dict[Kind, Counter[str]] = field(default_factory=dict)
+    #: the calls that the user excluded, forced and limited, in addition to the namespaces' own policies
     policy: RegionPolicy | None = None
+    #: the arguments of `precision.ARGUMENTS` that are not the default
     precision: dict[str, str] = field(default_factory=dict)
+    #: first line of the file, for people
     comment: str = ""
 
     def to_text(self) -> str:
@@ -164,20 +153,13 @@ def _kind(call: CallReport) -> Kind:
 
 @dataclass
 class Drift:
-    """The differences between the report of today and a lock.
+    """The differences between the report of today and a lock."""
 
-    Attributes
-    ----------
-    lost : list of str
-        Calls that left their compiler, or that are new and stay with TVM: one line of a diff each.
-    changed : list of str
-        Every other difference: calls that a compiler took over, that are gone, or that are new and offloaded.
-    lost_calls : int
-        How many calls ``lost`` is about.
-    """
-
+    #: calls that left their compiler, or that are new and stay with TVM: one line of a diff each
     lost: list[str] = field(default_factory=list)
+    #: every other difference: calls that a compiler took over, that are gone, or that are new and offloaded
     changed: list[str] = field(default_factory=list)
+    #: how many calls ``lost`` is about
     lost_calls: int = 0
 
     def __bool__(self) -> bool:

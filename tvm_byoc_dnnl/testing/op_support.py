@@ -35,26 +35,17 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Support:
-    """One row.
+    """One row."""
 
-    Attributes
-    ----------
-    name : str
-        Relax operator, or a pattern's name.
-    how : str
-        ``predicate``, ``lowering``, ``predicate + lowering`` or ``pattern``.
-    dtypes : tuple of str
-        Short names of the dtypes that are taken; empty where that is not known.
-    notes : str
-        First sentence of the vendor's docstring.
-    function : callable, optional
-        Where it is written.
-    """
-
+    #: Relax operator, or a pattern's name
     name: str
+    #: ``predicate``, ``lowering``, ``predicate + lowering`` or ``pattern``
     how: str
+    #: short names of the dtypes that are taken; empty where that is not known
     dtypes: tuple[str, ...]
+    #: first sentence of the vendor's docstring
     notes: str
+    #: where it is written
     function: Callable[..., Any] | None
 
 

@@ -28,32 +28,21 @@ Lowering = Callable[[GraphBuilder, Any], Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A subgraph that becomes one composite function.
+    """A subgraph that becomes one composite function."""
 
-    Attributes
-    ----------
-    name : str
-        Unique in the namespace; the composite is called ``<namespace>.<name>``.
-    pattern : tvm.relax.dpl.DFPattern
-        What to find. Its root is the pattern itself.
-    annotations : mapping
-        Names for parts of the pattern, to be found again in ``check`` and ``lower``.
-    check : callable, optional
-        ``check(match) -> True | False | Reject``, ``match`` maps annotation names (and ``"root"``) to expressions.
-    lower : callable, optional
-        ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op.
-    outputs : sequence of str
-        Annotated parts, besides the root, whose results may be used outside of the match.
-    example : callable, optional
-        ``example() -> IRModule`` whose ``main`` the pattern matches, for the conformance kit.
-    """
-
+    #: unique in the namespace; the composite is called ``<namespace>.<name>``
     name: str
+    #: what to find. Its root is the pattern itself
     pattern: Any
+    #: names for parts of the pattern, to be found again in ``check`` and ``lower``
     annotations: Mapping[str, Any] = field(default_factory=dict)
+    #: ``check(match) -> True | False | Reject``, ``match`` maps annotation names (and ``"root"``) to expressions
     check: Callable[[Mapping[str, Any]], bool | Reject] | None = None
+    #: ``lower(g, match) -> Value | tuple``. Without it the composite is lowered op by op
     lower: Callable[[GraphBuilder, Mapping[str, Any]], Any] | None = None
+    #: annotated parts, besides the root, whose results may be used outside of the match
     outputs: Sequence[str] = ()
+    #: ``example() -> IRModule`` whose ``main`` the pattern matches, for the conformance kit
     example: Callable[[], tvm.IRModule] | None = None
 
 
@@ -149,18 +138,12 @@ class TargetHooks:
 
 @dataclass(frozen=True)
 class FusedOp:
-    """The arguments of `register_fused_op`.
-
-    Attributes
-    ----------
-    inputs : tuple of DFPattern
-        The leaves of the pattern, left to right, each once.
-    outputs : tuple of DFPattern
-        The parts whose results leave it, its root first.
-    """
+    """The arguments of `register_fused_op`."""
 
     name: str
+    #: the leaves of the pattern, left to right, each once
     inputs: tuple[Any, ...]
+    #: the parts whose results leave it, its root first
     outputs: tuple[Any, ...]
     annotations: Mapping[str, Any]
     compute: Callable[..., Any] | None

@@ -18,23 +18,15 @@ CANDIDATES_ATTR = "byoc_candidates"
 
 @dataclass(frozen=True)
 class Match:
-    """Calls that may become one composite function.
+    """Calls that may become one composite function."""
 
-    Attributes
-    ----------
-    composite : str
-        The pattern, or the single operator, as ``<namespace>.<name>``.
-    result : str
-        Variable that holds the result of the last call.
-    calls : mapping of str to relax.Call
-        Variable that holds the result → call.
-    candidates : sequence of str
-        The compilers that would take all of them, in order of priority; the first has found the match.
-    """
-
+    #: the pattern, or the single operator, as ``<namespace>.<name>``
     composite: str
+    #: variable that holds the result of the last call
     result: str
+    #: variable that holds the result → call
     calls: Mapping[str, Any]
+    #: the compilers that would take all of them, in order of priority; the first has found the match
     candidates: Sequence[str]
 
 

@@ -40,20 +40,13 @@ _SAMPLE = 16
 
 @dataclass(frozen=True)
 class Group:
-    """What becomes one composite function.
+    """What becomes one composite function."""
 
-    Attributes
-    ----------
-    bindings : sequence of (Var, Expr)
-        Variables and their values, in the order of the program. Others read the last one, a call, and ``outputs``.
-    attributes : mapping
-        Of the composite function.
-    outputs : sequence of Var
-        Variables before the last one that others read, in the order of the program.
-    """
-
+    #: variables and their values, in the order of the program. Others read the last one, a call, and ``outputs``
     bindings: Sequence[tuple[Any, Any]]
+    #: of the composite function
     attributes: Mapping[str, Any]
+    #: variables before the last one that others read, in the order of the program
     outputs: Sequence[Any] = ()
 
 

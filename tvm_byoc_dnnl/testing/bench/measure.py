@@ -86,29 +86,19 @@ _PROBE_RUNS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a measurement.
+    """Settings of a measurement."""
 
-    Parameters
-    ----------
-    threads : int
-        Threads of each engine.
-    rounds : int
-        Turns of each engine; each gives one ratio.
-    block_ms : float
-        Aimed length of one turn.
-    rest_ms : float
-        Pause before a turn, and before its timed runs, in which the threads of the others go to sleep.
-    repeats : int
-        A disturbed block is run again, at most so many times.
-    loads : int
-        Fresh processes of each engine that load the model; the first result is their median.
-    """
-
+    #: threads of each engine
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    #: turns of each engine; each gives one ratio
     rounds: int = 20
+    #: aimed length of one turn
     block_ms: float = 200.0
+    #: pause before a turn, and before its timed runs, in which the threads of the others go to sleep
     rest_ms: float = 50.0
+    #: a disturbed block is run again, at most so many times
     repeats: int = 3
+    #: fresh processes of each engine that load the model; the first result is their median
     loads: int = 1
 
 

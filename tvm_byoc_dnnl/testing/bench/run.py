@@ -164,20 +164,13 @@ _PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True)
 class Load:
-    """How engines are put under load.
+    """How engines are put under load."""
 
-    Parameters
-    ----------
-    threads : int
-        Threads of each call.
-    rounds : int
-        Turns of each engine.
-    seconds : float
-        Length of a turn.
-    """
-
+    #: threads of each call
     threads: int = 1
+    #: turns of each engine
     rounds: int = 5
+    #: length of a turn
     seconds: float = 2.0
 
     @property
@@ -188,22 +181,16 @@ class Load:
 
 @dataclass
 class Throughput:
-    """One engine on one model; ``failure`` says why there are no figures.
-
-    Attributes
-    ----------
-    rates : list of float
-        Requests per second of each turn.
-    latencies_ms : list of float
-        Of every request, from sending it to its answer.
-    """
+    """One engine on one model; ``failure`` says why there are no figures."""
 
     model: str
     engine: str
     label: str
     version: str = ""
     failure: str = ""
+    #: requests per second of each turn
     rates: list[float] = field(default_factory=list)
+    #: of every request, from sending it to its answer
     latencies_ms: list[float] = field(default_factory=list)
 
     def percentile(self, percent: float) -> float:

@@ -27,41 +27,27 @@ def lifted(call: Callable[..., Any]) -> Function:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One function of one or a few operator calls.
+    """One function of one or a few operator calls."""
 
-    Attributes
-    ----------
-    subject : str
-        The Relax operator, or the pattern, that it is about.
-    what : str
-        What is special about it.
-    function : callable
-        ``function(builder, *operands)``.
-    arrays : tuple of ndarray
-        Values of the operands.
-    constants : tuple of int
-        Operands that are constants of the function instead of parameters.
-    symbolic : bool
-        The leading dimension of the first operand is a symbol, and so are those of its size in the others.
-    by : callable, optional
-        Computes what is right, like ``function``, where TVM cannot compile that.
-    must_match : bool
-        The subject is a pattern, which has to match here.
-    is_chain : bool
-        Calls follow on calls, so that rounding errors grow.
-    form : callable, optional
-        Makes ``asked``, the function in the layout that a backend wants, of ``main``.
-    """
-
+    #: the Relax operator, or the pattern, that it is about
     subject: str
+    #: what is special about it
     what: str
+    #: ``function(builder, *operands)``
     function: Function
+    #: values of the operands
     arrays: tuple[np.ndarray, ...]
+    #: operands that are constants of the function instead of parameters
     constants: tuple[int, ...] = ()
+    #: the leading dimension of the first operand is a symbol, and so are those of its size in the others
     symbolic: bool = False
+    #: computes what is right, like ``function``, where TVM cannot compile that
     by: Function | None = None
+    #: the subject is a pattern, which has to match here
     must_match: bool = False
+    #: calls follow on calls, so that rounding errors grow
     is_chain: bool = False
+    #: makes ``asked``, the function in the layout that a backend wants, of ``main``
     form: Callable[[relax.Function], relax.Function] | None = None
 
     @property

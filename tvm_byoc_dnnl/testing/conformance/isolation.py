@@ -22,23 +22,15 @@ _COMPILED_IN_TIME = 16
 
 @dataclass
 class Journal:
-    """What is known of the cases, by their numbers, and what is being done.
+    """What is known of the cases, by their numbers, and what is being done."""
 
-    Attributes
-    ----------
-    results : dict
-        Number of a case → its result.
-    groups : dict
-        Number of a case → label; cases with the same label are judged together, those without one with their batch.
-    lost : dict
-        Subject whose cases cannot be made → why.
-    tell : callable
-        Passes on a message; nobody listens to it where the cases are judged in the same process.
-    """
-
+    #: number of a case → its result
     results: dict[int, Result] = field(default_factory=dict)
+    #: number of a case → label; cases with the same label are judged together, those without one with their batch
     groups: dict[int, str] = field(default_factory=dict)
+    #: subject whose cases cannot be made → why
     lost: dict[str, str] = field(default_factory=dict)
+    #: passes on a message; nobody listens to it where the cases are judged in the same process
     tell: Callable[..., None] = lambda *message: None
     _making: str | None = None
     _judging: Sequence[tuple[int, str, str]] = ()

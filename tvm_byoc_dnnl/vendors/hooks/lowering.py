@@ -299,26 +299,17 @@ class Lowered:
 
 @dataclass
 class HookLowering:
-    """The regions of one namespace while they are lowered to TIR.
+    """The regions of one namespace while they are lowered to TIR."""
 
-    Attributes
-    ----------
-    ns : Namespace
-        Whose.
-    target : Target
-        What for.
-    options : mapping
-        What `get_target_options` reads.
-    done : dict
-        Global variable of a region → its replacement. A region that is in neither of the two is left to a codegen.
-    failures : dict
-        Global variable of a region → why not.
-    """
-
+    #: whose
     ns: Namespace
+    #: what for
     target: tvm.target.Target
+    #: what `get_target_options` reads
     options: Mapping[str, Any]
+    #: global variable of a region → its replacement. A region that is in neither of the two is left to a codegen
     done: dict[Any, Lowered] = field(default_factory=dict)
+    #: global variable of a region → why not
     failures: dict[Any, Failure] = field(default_factory=dict)
 
     def run(self, regions: Mapping[Any, relax.Function], lookup: Callable[[Any], Any]) -> None:

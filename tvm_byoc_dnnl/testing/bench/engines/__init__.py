@@ -20,32 +20,21 @@ Loader = Callable[..., tuple[Run, str]]
 
 @dataclass(frozen=True)
 class Engine:
-    """One row of the comparison.
+    """One row of the comparison."""
 
-    Parameters
-    ----------
-    module : str
-        Full name of the module that loads models for the engine.
-    label : str
-        Name in tables.
-    requires : str
-        Module that must be importable.
-    options : Mapping[str, Any]
-        Passed to the module's ``load``.
-    tolerance : float
-        Largest accepted difference from the reference, as a share of the largest reference value.
-    max_rounds : int or None
-        Take part in so many rounds only: for engines that need seconds per run.
-    env : Mapping[str, str]
-        Set in the engine's process before anything is imported there.
-    """
-
+    #: full name of the module that loads models for the engine
     module: str
+    #: name in tables
     label: str
+    #: module that must be importable
     requires: str
+    #: passed to the module's ``load``
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: largest accepted difference from the reference, as a share of the largest reference value
     tolerance: float = 1e-3
+    #: take part in so many rounds only: for engines that need seconds per run
     max_rounds: int | None = None
+    #: set in the engine's process before anything is imported there
     env: Mapping[str, str] = field(default_factory=dict)
 
 
