@@ -25,8 +25,7 @@ from .ir.tvm_compat import (
     shape_dims,
     static_shape,
 )
-from .prepare.rewrite import Scope
-from .prepare.rewrite_pass import rewrite_pass
+from .prepare.rewrite import Scope, rewrite_pass
 from .regions.cost import RegionPolicy, Work, is_cheap
 from .regions.failure import describe
 from .te import TEGraph, schedule_te, translate_to_te

@@ -17,7 +17,7 @@ from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, op_calls
 from tvm_byoc_dnnl.prepare import Prepare
 from tvm_byoc_dnnl.prepare.activations import BOUNDS
-from tvm_byoc_dnnl.prepare.rewrite_pass import rewrite_pass
+from tvm_byoc_dnnl.prepare.rewrite import rewrite_pass
 
 
 def test_unchanged_functions_are_the_same_objects() -> None:

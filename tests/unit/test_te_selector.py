@@ -19,7 +19,7 @@ from tvm_byoc_dnnl.te import (
     translate_to_te,
     unregister_te_compute,
 )
-from tvm_byoc_dnnl.te.capture import capture_call_te
+from tvm_byoc_dnnl.te.computes import capture_call_te
 
 
 def matmul_relu():

@@ -11,8 +11,7 @@ from tvm import relax
 from ..ir.relax_utils import is_host_function, op_calls
 from ..ir.tvm_compat import is_constant
 from . import activations, affine, compression, constants, identities, norms, rounded, softmax, tir_forms
-from .rewrite import Rule, Rules
-from .rewrite_pass import rewrite_pass
+from .rewrite import Rule, Rules, rewrite_pass
 
 __all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
 

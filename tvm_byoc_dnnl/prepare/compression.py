@@ -30,8 +30,7 @@ from ..ir.tvm_compat import constant_numpy, is_constant, make_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
 from .constants import weights_of
-from .rewrite import Rule, Rules, Scope
-from .rewrite_pass import rewrite_pass
+from .rewrite import Rule, Rules, Scope, rewrite_pass
 
 #: the values of `activations`
 ACTIVATIONS = ("float32", "int8")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from ..core.tvm_fast import items
-from ..ir.tvm_compat import is_constant, is_subclass
+from ..ir.tvm_compat import analyzer, is_constant, is_subclass
 
 _FORMS = {
     "call": relax.Call,
@@ -73,3 +75,16 @@ def reads_of(value: Any) -> list[Any]:
     if form == "item":
         return reads_of(value.tuple_value)
     return list(relax.analysis.free_vars(value)) if form == "branch" else []
+
+
+def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are surely equal; ``n + p`` is ``p + n``."""
+    if len(a) != len(b):
+        return False
+    return all(
+        x == y
+        if isinstance(x, int) and isinstance(y, int)
+        else tvm_ffi.structural_equal(x, y)
+        or (not isinstance(x, int) and not isinstance(y, int) and analyzer().can_prove_equal(x, y))
+        for x, y in zip(a, b, strict=True)
+    )

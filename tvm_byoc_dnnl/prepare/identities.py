@@ -22,7 +22,8 @@ from tvm import relax
 
 from ..core.tvm_fast import items
 from ..ir.relax_utils import with_attributes
-from .rewrite import Rule, Rules, Scope, equal_dims
+from .forms import equal_dims
+from .rewrite import Rule, Rules, Scope
 
 _VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
 

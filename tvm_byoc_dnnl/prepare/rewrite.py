@@ -18,11 +18,10 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..core.compilation import OverwritableWeights
-from ..core.ledger import FORM, Fact
+from ..core.compilation import OverwritableWeights, current
+from ..core.ledger import FORM, Fact, with_facts
 from ..core.tvm_fast import ByIdentity, items
 from ..ir.tvm_compat import (
-    analyzer,
     constant_numpy,
     dtype_of,
     is_a,
@@ -36,7 +35,7 @@ from ..ir.tvm_compat import (
     var_name,
     with_args,
 )
-from .forms import form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
+from .forms import equal_dims, form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
@@ -46,19 +45,6 @@ _MAX_REWRITES = 64  # of one value: far more than the rules need; an endless loo
 
 
 _NOTHING: tuple[Any, str] = (None, "")
-
-
-def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two shapes are surely equal; ``n + p`` is ``p + n``."""
-    if len(a) != len(b):
-        return False
-    return all(
-        x == y
-        if isinstance(x, int) and isinstance(y, int)
-        else tvm_ffi.structural_equal(x, y)
-        or (not isinstance(x, int) and not isinstance(y, int) and analyzer().can_prove_equal(x, y))
-        for x, y in zip(a, b, strict=True)
-    )
 
 
 class Scope:
@@ -402,3 +388,51 @@ class Scope:
             self._dead.add(var)
             for read in reads_of(self._value[var]):
                 self._release(read)
+
+
+def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False, leaves_weights: bool = False) -> tvm.ir.transform.Pass:
+    """A module pass that sweeps every Relax function once with ``rules``.
+
+    With ``tidy``, aliases and what nothing reads are gone then, too. With ``leaves_weights``, the next such pass is the
+    one that may overwrite weights.
+    """
+    tidying = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
+
+    def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        changed, misses = {}, []
+        own = (None if leaves_weights else current().weights) or OverwritableWeights()
+        for gv, func in module.functions_items():
+            if isinstance(func, relax.Function) and not _is_backend_function(func):
+                scope = Scope(module, rules, own)
+                if (new := scope.function(func)) is not func:
+                    changed[gv] = new
+                misses += scope.misses(gv.name_hint)
+        own.constants.clear()  # the others may be freed from now on
+        module = _with_changed(with_facts(module, misses), changed)
+        return tidying(module) if tidy else module
+
+    return tvm.transform.module_pass(sweep, opt_level=0, name=name)
+
+
+def _with_changed(module: tvm.IRModule, changed: Mapping[Any, relax.Function]) -> tvm.IRModule:
+    """The module with these functions, without PrimFuncs that the rules turned into operators."""
+    if not changed:
+        return module
+    functions = {gv: changed.get(gv, func) for gv, func in module.functions_items()}
+    swept = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+    if len(functions) == 1:  # none that could be unused
+        return swept
+    unused = _called(module) - _called(swept)
+    kept = {gv: f for gv, f in functions.items() if gv not in unused or "global_symbol" in (f.attrs or {})}
+    return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos)
+
+
+def _is_backend_function(func: relax.Function) -> bool:
+    """Whether a backend owns the function already."""
+    return bool(func.attrs) and any(k in func.attrs for k in ("Codegen", "Composite", "Primitive"))
+
+
+def _called(module: tvm.IRModule) -> set[Any]:
+    """Functions that the module's Relax functions refer to."""
+    functions = (func for _, func in module.functions_items() if isinstance(func, relax.Function))
+    return {gv for func in functions for gv in relax.analysis.all_global_vars(func)}

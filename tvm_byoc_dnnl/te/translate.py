@@ -17,8 +17,16 @@ from tvm import relax, te, tirx
 from ..core.errors import InputError
 from ..core.verdict import calling, expect
 from ..ir.tvm_compat import analyzer, constant_numpy, constant_tensor, dtype_of, is_constant, substitute, var_name
-from .capture import TE_LOCK, capture_call_te, embed_primfunc
-from .computes import BUILTIN, TVM_LEGALIZATION, Selector, TECompute, default_selector
+from .computes import (
+    BUILTIN,
+    TE_LOCK,
+    TVM_LEGALIZATION,
+    Selector,
+    TECompute,
+    capture_call_te,
+    default_selector,
+    embed_primfunc,
+)
 from .graph import TEConstant, TEGraph, TENode, hidden_reads, reads, stages_of
 from .types import FLOATS_ONLY, REFUSED, Refusal, is_tir, leaves, paired_dims, refuse, symbols_in, symbols_of
 

@@ -33,8 +33,7 @@ from ...ir.relax_utils import is_op_call, op_calls
 from ...ir.tvm_compat import is_a, is_constant, var_name
 from ...ir.walker import without_hidden
 from ...prepare.constants import FOLD_TRANSPOSED
-from ...prepare.rewrite import Rules, Scope
-from ...prepare.rewrite_pass import rewrite_pass
+from ...prepare.rewrite import Rules, Scope, rewrite_pass
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, told
 from .trial import may_take

@@ -20,7 +20,7 @@ from ...partitioning.annotate.vendor_forms import Convertible, Places, laid_out
 from ...partitioning.passes import PartitionGraph
 from ...pipeline import PIPELINE
 from ...prepare.constants import FOLD_TRANSPOSED
-from ...prepare.rewrite_pass import rewrite_pass
+from ...prepare.rewrite import rewrite_pass
 from ...regions.cost import RegionPolicy
 from ...regions.failure import describe
 from ...report.verify import arrays_in
