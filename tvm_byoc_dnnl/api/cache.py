@@ -44,15 +44,7 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torc
 
 
 class CachedExecutable(ByocExecutable):
-    """An executable that is a library in a cache: it runs, and its export is a copy.
-
-    Parameters
-    ----------
-    path : Path
-        The library.
-    key : str
-        What it must have been made from.
-    """
+    """An executable that is a library in a cache, made from ``key``: it runs, and its export is a copy."""
 
     def __init__(self, path: Path, key: str) -> None:
         module = library_file.load(path, key)

@@ -70,19 +70,7 @@ class RegionPrimitives:
 
 
 def primitives_of(ns: Namespace, func: Any, name: str, options: Mapping[str, Any] | None = None) -> RegionPrimitives:
-    """Lower ``func`` and ask the namespace how it runs the result.
-
-    Parameters
-    ----------
-    ns : Namespace
-        Owner of the region. One with a codegen of its own and no lowerings gives an empty answer.
-    func : relax.Function
-        The region.
-    name : str
-        Its symbol.
-    options : mapping, optional
-        Of the namespace, for this module.
-    """
+    """Lower a region of a symbol, and ask its namespace how it runs the result; empty without lowerings."""
     try:
         graph = lower_region(ns, func, name, options=options)
     except Exception:  # no lowering, or a vendor's bug: the rest of the report is still useful
@@ -229,16 +217,10 @@ _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi")
 
 
 def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool = True) -> ReportData:
-    """Find who runs each call of a partitioned module.
+    """Find who runs each call of a partitioned module, whose regions are those that will be built.
 
-    Parameters
-    ----------
-    mod : IRModule
-        The module; its regions are those that will be built.
-    asked : sequence of str
-        The namespaces that were asked, in order of priority.
-    with_primitives : bool
-        Lower each region once more and ask its library how it runs the result.
+    ``asked`` are the namespaces that were asked, in order of priority. ``with_primitives`` lowers each region once more
+    and asks its library how it runs the result.
     """
     usual = usual_sizes(mod)
     flow = read_flow(mod)

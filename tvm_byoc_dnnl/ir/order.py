@@ -37,13 +37,7 @@ def _given(binding: Any) -> list[Any]:
 
 
 def symbol_constraints(bindings: Sequence[Any]) -> dict[Any, list[Any]]:
-    """Variable → the earlier casts that give the symbols their numbers which it uses.
-
-    Parameters
-    ----------
-    bindings : sequence of Binding
-        A dataflow block, in order.
-    """
+    """Variable → the earlier casts, of a dataflow block in order, that give the symbols their numbers which it uses."""
     if not any(is_a(binding, relax.MatchCast) for binding in bindings):
         return {}
     makers: dict[Any, Any] = {}  # symbol → its cast; None for those of outside
@@ -60,12 +54,8 @@ def symbol_constraints(bindings: Sequence[Any]) -> dict[Any, list[Any]]:
 def in_order(steps: Sequence[Sequence[Any]], known: Iterable[Any] = ()) -> list[Any]:
     """The bindings of steps, each step as early as what it needs allows, and not in front of earlier ones.
 
-    Parameters
-    ----------
-    steps : sequence of sequence of Binding
-        What stays together; the first binding of a step reads all that the step reads.
-    known : iterable of Var
-        Symbols that have their numbers before the block.
+    A step is what stays together; its first binding reads all that the step reads. The symbols in ``known`` have their
+    numbers before the block.
     """
     missing = ByIdentity.of((binding.var, None) for step in steps for binding in step)
     given = {symbol: None for step in steps for binding in step for symbol in _given(binding)}
@@ -154,18 +144,9 @@ def _may_alias(value: Any, is_composite: bool) -> bool:
 def order_constraints(bindings: Sequence[Any], composites: Iterable[Any]) -> dict[Any, list[Any]]:
     """Variable → earlier variables that have to be computed before it although it does not read them.
 
-    Parameters
-    ----------
-    bindings : sequence of Binding
-        A dataflow block, in order.
-    composites : iterable of Var
-        Results of composite functions, which are new tensors.
-
-    Returns
-    -------
-    dict
-        A call that overwrites a tensor comes behind all that read it earlier, under any name, and in front of all that
-        read it later. Empty where nothing is overwritten.
+    A call that overwrites a tensor comes behind all that read it earlier, under any name, and in front of all that read
+    it later; the bindings are in order. Empty where nothing is overwritten. ``composites`` are results of composite
+    functions, which are new tensors.
     """
     if not any(_overwritten(b.value) for b in bindings):
         return {}

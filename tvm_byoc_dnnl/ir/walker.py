@@ -28,11 +28,8 @@ _NEVER_IN_TYPES = (relax.TensorType, relax.TupleType, relax.FuncType)
 class Substitute:
     """Puts expressions in the place of variables, in types as well; no type is inferred again.
 
-    Parameters
-    ----------
-    mapping : mapping
-        Variable, global variable or symbol → expression of the same type. Where a variable is bound or is a parameter,
-        another variable takes its place, and no other expression does.
+    The mapping has variables, global variables and symbols, and expressions of the same types. Where a variable is
+    bound or is a parameter, another variable takes its place, and no other expression does.
     """
 
     def __init__(self, mapping: Mapping[Any, Any]) -> None:
@@ -219,19 +216,9 @@ def without_hidden(
     sees: Callable[[Any, Any], bool],
     run: Callable[[tvm.IRModule], tvm.IRModule],
 ) -> tvm.IRModule:
-    """The module behind a pass that sees some of the calls.
+    """The module, of dataflow blocks, behind a pass that sees some of the calls of these functions.
 
-    Parameters
-    ----------
-    mod : IRModule
-        A module of dataflow blocks.
-    functions : iterable of GlobalVar
-        Those in which calls are hidden.
-    sees : callable
-        ``sees(global variable, call)``: whether the pass sees a call of an operator. It is asked once for each, in
-        order.
-    run : callable
-        The pass.
+    ``sees(global variable, call)`` is asked once for each call of an operator, in order.
     """
     hidden: list[Any] = []
 

@@ -96,21 +96,9 @@ class _Return:
 class Fallback:
     """Decide which calls are offloaded.
 
-    Parameters
-    ----------
-    mod : IRModule
-        Host functions that call composite functions.
-    attempt : callable
-        ``attempt(namespace, function) -> Failure | None``.
-    policy : RegionPolicy, optional
-        Instead of the namespaces' own.
-
-    Attributes
-    ----------
-    mod : IRModule
-        After `run`: the module in which only calls that work call composites.
-    facts : list of Fact
-        After `run`: the calls that went back, and the reasons.
+    ``mod`` has host functions that call composite functions; after `run` only those calls do that work, and ``facts``
+    has those that went back, with the reasons. ``attempt(namespace, function)`` gives a failure or None. ``policy`` is
+    asked instead of the namespaces' own.
     """
 
     def __init__(self, mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> None:

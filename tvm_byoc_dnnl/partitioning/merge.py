@@ -55,18 +55,8 @@ class Unit:
 def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, int] | None = None) -> list[Unit]:
     """Group the bindings of a dataflow block into units, in an order in which they can run.
 
-    Parameters
-    ----------
-    block : relax.DataflowBlock
-        The block.
-    compiler_of : mapping
-        Global variable of a composite function → its compiler.
-    parts : mapping, optional
-        Variable → number, 0 for the others: results with different numbers must not be made by one region.
-
-    Returns
-    -------
-    list of Unit
+    ``compiler_of`` has the composite functions. ``parts`` numbers variables, 0 for the others: results with different
+    numbers must not be made by one region.
     """
     owner: ByIdentity[Unit] = ByIdentity()
     units: dict[Unit, None] = {}
@@ -214,14 +204,7 @@ def why_not_fits(ns: Namespace, region: relax.Function, options: Mapping[str, An
 def longest(works: Callable[[int], bool], count: int, guess: int) -> int:
     """The largest number of first calls that work together, as far as more calls work less.
 
-    Parameters
-    ----------
-    works : callable
-        ``works(number)``: whether the first ``number`` calls work.
-    count : int
-        How many there are.
-    guess : int
-        The number that is asked about first, 0 where nothing is known.
+    ``works(number)`` is asked about ``guess`` first; 0 where nothing is known.
     """
     good, bad = 0, count + 1
     step, probe = 1, guess if 0 < guess < count else count

@@ -195,15 +195,7 @@ def _options(builds: Sequence[SourceBuild]) -> list[str]:
 
 
 class SourceExecutable(ByocExecutable):
-    """The result of `compile` for ``output="source"``: it knows the headers and libraries that its sources need.
-
-    Parameters
-    ----------
-    mod : tvm.runtime.Module
-        The executable.
-    builds : sequence of SourceBuild
-        The headers and libraries that the sources inside need.
-    """
+    """The result of `compile` for ``output="source"``: it knows the headers and libraries that its sources need."""
 
     def __init__(self, mod: tvm.runtime.Module, builds: Sequence[SourceBuild]) -> None:
         super().__init__(mod)

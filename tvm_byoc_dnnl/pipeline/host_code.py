@@ -109,23 +109,10 @@ _Pack = Callable[[Any, bool, str, str], str]
 def objects_in_memory(
     module: tvm.runtime.Module, fcompile: Callable[..., Any] | None = None, compiler: str | None = None
 ) -> Iterator[_Pack | None]:
-    """Inside, LLVM's modules among the imports are exported from memory.
+    """Inside, LLVM's modules among the imports of ``module`` are exported from memory.
 
-    For a system library, and where files of another kind are linked, nothing changes.
-
-    Parameters
-    ----------
-    module : tvm.runtime.Module
-        What is to be exported.
-    fcompile : callable, optional
-        What links the files, in place of TVM's own.
-    compiler : str, optional
-        The C++ compiler that links it.
-
-    Yields
-    ------
-    callable or None
-        For ``fpack_imports`` of TVM's ``export_library``: writes the file with what the module imports.
+    Yields what writes the file with the imports, for ``fpack_imports`` of TVM's ``export_library``. For a system
+    library, and where ``fcompile`` links files of another kind, nothing changes, and it is None.
     """
     found = module._collect_from_import_tree(lambda part: part.kind == _LLVM)
     other = hasattr(fcompile, "object_format") or not _native.available()

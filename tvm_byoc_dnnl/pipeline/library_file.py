@@ -89,14 +89,7 @@ def _append(file: BinaryIO, record: Mapping[str, Any]) -> None:
 
 
 def load(path: Path, key: str | None = None) -> tvm.runtime.Module:
-    """Check a library and load what was checked.
-
-    Parameters
-    ----------
-    path : Path
-        The library.
-    key : str, optional
-        As for `check`.
+    """Check a library, as `check` does, and load what was checked.
 
     Raises
     ------
@@ -130,15 +123,9 @@ def _identity(about: os.stat_result) -> tuple[int, ...]:
 def check(path: Path, key: str | None = None) -> None:
     """Refuse a file that is not a complete ELF file, or whose record has another checksum.
 
-    Mapping a truncated library ends the process with a bus error, and a damaged one computes wrong numbers.
-
-    Parameters
-    ----------
-    path : Path
-        The library.
-    key : str, optional
-        What it must have been made from. Then its weights are compared with their checksum, too, and a library
-        without a record is refused.
+    Mapping a truncated library ends the process with a bus error, and a damaged one computes wrong numbers. With
+    ``key``, what it must have been made from, its weights are compared with their checksum, too, and a library without
+    a record is refused.
 
     Raises
     ------

@@ -49,13 +49,8 @@ def kernel_names(
 ) -> Kernels:
     """Find the names: ONNX nodes, or the variables that hold the results.
 
-    Parameters
-    ----------
-    model, legal, fused, lowered : IRModule
-        The module before its calls are lowered, behind LegalizeOps, behind FuseOps, and behind FuseTIR and
-        RewriteDataflowReshape.
-    entry : str
-        Name of the function that is run; the functions that it calls are followed. Both branches of an If count.
+    The modules are that before its calls are lowered, and those behind LegalizeOps, behind FuseOps, and behind FuseTIR
+    and RewriteDataflowReshape. The functions that ``entry`` calls are followed; both branches of an If count.
     """
     nodes = OnnxNodes(model)
     steps: dict[str, list[tuple[str, list[str] | None]]] = {}
@@ -187,15 +182,7 @@ def _is_function_call(value: Any) -> bool:
 
 
 def unaligned_inputs(mod: tvm.IRModule, function: relax.Function) -> list[int]:
-    """Positions of those inputs.
-
-    Parameters
-    ----------
-    mod : IRModule
-        The module, its regions built.
-    function : Function
-        The model's function.
-    """
+    """Positions of those inputs of a function of a module whose regions are built."""
     symbols = _native.regions(external_modules(mod)).keys()
     if not symbols:
         return []
@@ -227,23 +214,8 @@ def attach_metadata(
 ) -> tuple[tvm.IRModule, LateTensors]:
     """Add functions that describe ``entry``; without ``entry`` the module stays as it is.
 
-    Parameters
-    ----------
-    mod : IRModule
-        The module, its regions built.
-    regions : IRModule
-        The same module with its regions as functions.
-    entry : str
-        Name of the model's function.
-    account_is_late : bool
-        Do not write the account yet.
-
-    Returns
-    -------
-    mod : IRModule
-        With these functions.
-    late : mapping
-        For `OwnWeights`: makes the account, if it is late. It keeps ``regions`` alive until then.
+    ``mod`` has its regions built, and ``regions`` has them as functions. What is returned beside the module is for
+    `OwnWeights`: it makes the account, where that is late, and keeps ``regions`` alive until then.
     """
     names = {gv.name_hint: gv for gv in mod.get_global_vars()}
     if entry not in names or METADATA_FUNCTION in names:

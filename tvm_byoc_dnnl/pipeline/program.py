@@ -31,15 +31,7 @@ _ARRAYS = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "
 
 
 def program_of(mod: tvm.IRModule, main: relax.Function) -> bytes:
-    """The program of a model's function as a saved module; of another function, why it needs TVM.
-
-    Parameters
-    ----------
-    mod : IRModule
-        The module, its regions built.
-    main : Function
-        The model's function.
-    """
+    """The program of a model's function, its regions built, as a saved module; else why it needs TVM."""
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     try:
         document |= _Program(mod, main).document()

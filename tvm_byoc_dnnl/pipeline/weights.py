@@ -37,12 +37,8 @@ def has_weights(mod: tvm.IRModule) -> bool:
 def OwnWeights(late: LateTensors | None = None) -> tvm.transform.Pass:
     """Pass: constants go into one weights module; without the native library they stay with TVM.
 
-    To be run where the host's constants are arguments of calls of PrimFuncs, behind RunCodegen and fusion.
-
-    Parameters
-    ----------
-    late : mapping, optional
-        Further tensors; only for modules that have weights (`has_weights`).
+    To be run where the host's constants are arguments of calls of PrimFuncs, behind RunCodegen and fusion. Further
+    tensors (``late``) are only for modules that have weights (`has_weights`).
     """
 
     @tvm.transform.module_pass(opt_level=0, name="OwnWeights")

@@ -209,14 +209,10 @@ _NEXT_TO_NOTHING = frozenset(f"{_VIEWS} {_COPIES} {_CHEAP}".split()) - {"permute
 
 
 def call_flops(call: Any, sizes: Mapping[str, int] = _NONE) -> int:
-    """Floating-point (or integer) operations of one call; 0 for views and copies.
+    """Floating-point (or integer) operations of one call of an operator; 0 for views and copies.
 
-    Parameters
-    ----------
-    call : relax.Call
-        A call of an operator. The function of a ``call_tir`` is not analysed: it counts one operation per element.
-    sizes : mapping of str to int, optional
-        The usual sizes of symbols; others count as 1.
+    The function of a ``call_tir`` is not analysed: it counts one operation per element. Symbols without a usual size
+    count as 1.
     """
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
     return _FLOPS.get(name, _of_outputs(1))(call, sizes)

@@ -84,15 +84,9 @@ def inline_calls(
 ) -> relax.Function:
     """Replace calls by bodies.
 
-    Parameters
-    ----------
-    func : relax.Function
-        The caller.
-    bodies : mapping of Var to Body
-        Variable that holds the result of a call in a dataflow block → what to put in its place. The last call of the
-        body is bound to that variable, the others keep the names that they have in the body where those are free.
-    lift : callable, optional
-        ``lift(function) -> GlobalVar``: makes a local function of a body (a region's composite) a global one.
+    ``bodies`` has what to put in the place of calls in dataflow blocks, by the variables that hold their results. The
+    last call of a body is bound to that variable, the others keep the names that they have in the body where those are
+    free. ``lift(function)`` makes a local function of a body (a region's composite) a global one.
     """
     return _Inliner(func, lambda binding: bodies.get(binding.var), lift, relax.DataflowVar).function(func)
 
@@ -113,15 +107,7 @@ def inline_functions(func: relax.Function, bodies: Mapping[Any, relax.Function])
 def flatten_region(
     func: relax.Function, composite: Callable[[relax.Function], relax.Function] = lambda f: f
 ) -> relax.Function:
-    """A region without local functions: each call of a composite is replaced by the composite's body.
-
-    Parameters
-    ----------
-    func : relax.Function
-        The region.
-    composite : callable
-        What to take instead of a composite function.
-    """
+    """A region without local functions: each call of a composite is replaced by the body of ``composite(function)``."""
     region = tvm.ir.GlobalVar("region")
     lifted = relax.transform.LambdaLift()(tvm.IRModule({region: func}))
     composites = {gv: composite(f) for gv, f in lifted.functions.items() if gv != region}
@@ -131,12 +117,7 @@ def flatten_region(
 def inline_regions(mod: tvm.IRModule, bodies: Mapping[Any, relax.Function]) -> tvm.IRModule:
     """Replace every call of a region by a body, in all functions of the host, and drop the regions.
 
-    Parameters
-    ----------
-    mod : IRModule
-        The module.
-    bodies : mapping of GlobalVar to Function
-        Region → the function that replaces a call; it may differ from the one in ``mod``.
+    ``bodies`` has the functions that replace the calls; they may differ from those in ``mod``.
     """
     if not bodies:
         return mod
@@ -235,17 +216,7 @@ def _tidied(functions: Mapping[Any, relax.Function]) -> dict[Any, relax.Function
 
 
 class RegionBuilder:
-    """One group of bindings as a function.
-
-    Parameters
-    ----------
-    bindings : iterable
-        Calls of composite functions, and what handles their tuples.
-    outputs : sequence of Var
-        Results of the function.
-    lookup : callable
-        Global variable → composite function.
-    """
+    """One group of bindings as a function: calls of composite functions, and what handles their tuples."""
 
     def __init__(self, bindings: Iterable[Any], outputs: Sequence[Any], lookup: Callable[[Any], Any]) -> None:
         self._lookup = lookup

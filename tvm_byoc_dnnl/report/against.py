@@ -70,16 +70,7 @@ def beside_onnxruntime(
     outputs: Mapping[str, np.ndarray],
     tolerance: float | Mapping[str, float] | None,
 ) -> list[OutputGap]:
-    """The gap of each output to what ONNX Runtime computes of the same inputs.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto or path
-        The model.
-    inputs, outputs : mapping
-        What was given, and what came of it, by name.
-    tolerance : float or mapping, optional
-        As for `verify`.
+    """The gap of each output to what ONNX Runtime computes of the same inputs, by name; ``tolerance`` as for `verify`.
 
     Raises
     ------

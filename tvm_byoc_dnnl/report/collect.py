@@ -202,14 +202,7 @@ def rewritten_patterns(
 ) -> Iterator[str]:
     """A sentence for each pattern that lost all of its matches to the preparing passes.
 
-    Parameters
-    ----------
-    mod : IRModule
-        The module before it was prepared.
-    namespaces : sequence of Namespace
-        Who was asked.
-    calls : sequence of CallReport
-        The calls of the partitioned module.
+    ``mod`` is the module before these, and ``calls`` are those of the partitioned one.
     """
     # Without a region the module stays as it was imported.
     is_prepared = any(call.region for call in calls)

@@ -71,15 +71,7 @@ _VIEW = 1000.0, 760.0  # the place for the graph on a usual screen
 
 
 def render_html(report: ReportData, timing: Mapping[str, Any] | None = None) -> str:
-    """The page: the graph of a report, and with ``timing`` (`Profile.to_dict`) the measured times.
-
-    Parameters
-    ----------
-    report : ReportData
-        The calls.
-    timing : mapping, optional
-        Steps with the ``ids`` of their calls, and totals.
-    """
+    """The page: the graph of a report, and with ``timing`` (`Profile.to_dict`) the measured times."""
     title = f"{report.model or 'model'} on {', '.join(report.compilers) or 'TVM'}"
     drawings = {"calls": _of_calls(report), "repeats": _of_repeats(report), "regions": _of_regions(report)}
     parts = {

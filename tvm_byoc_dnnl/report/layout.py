@@ -32,17 +32,7 @@ class Drawing:
 
 
 def draw(widths: Sequence[float], edges: Sequence[tuple[int, int]], view: tuple[float, float] | None = None) -> Drawing:
-    """Lay out nodes of the given widths.
-
-    Parameters
-    ----------
-    widths : sequence of float
-        One per node.
-    edges : sequence of (int, int)
-        Source and target; no cycles.
-    view : (float, float), optional
-        Width and height of the place for the whole drawing: a tall one is wrapped into columns.
-    """
+    """Lay out nodes of these widths; no cycles. A tall drawing is wrapped into columns for the place of ``view``."""
     return _Layout(widths, edges, view).drawing()
 
 
@@ -228,18 +218,10 @@ def columns(
     layer_height: float,
     view: tuple[float, float] | None,
 ) -> list[Column]:
-    """Cut layers into columns.
+    """Cut layers, with the left and right end of each, into columns of layers of one height.
 
-    Parameters
-    ----------
-    extents : sequence of (float, float)
-        The left and the right end of each layer.
-    crossing : sequence of int
-        Per layer, the edges that lead from it, or past it, to the next.
-    layer_height : float
-        Of every layer.
-    view : (float, float), optional
-        Width and height of the place in which the whole should be readable; without it there is one column.
+    ``crossing`` has for each layer the edges that lead from it, or past it, to the next. In the place of ``view`` the
+    whole should be readable; without it there is one column.
     """
     if view is None or not extents:
         return _placed(extents, crossing, [0])

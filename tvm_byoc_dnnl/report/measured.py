@@ -34,15 +34,7 @@ _BUFFER = 1 << 28  # bytes, more than any cache
 
 
 class Roof:
-    """Peak arithmetic and bandwidth of the memory.
-
-    Parameters
-    ----------
-    gflops : float
-        Billions of operations per second.
-    gbytes : float
-        Billions of bytes per second.
-    """
+    """Peak arithmetic and bandwidth of the memory, in billions of operations and of bytes per second."""
 
     def __init__(self, gflops: float, gbytes: float) -> None:
         self.gflops, self.gbytes = gflops, gbytes

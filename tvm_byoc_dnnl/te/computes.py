@@ -35,12 +35,7 @@ CallTE = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], relax.E
 def capture_call_te(builder: relax.BlockBuilder, handler: CallTE) -> Iterator[None]:
     """Send ``builder.call_te(func, *args, **kwargs)`` to ``handler(func, args, kwargs)`` in this thread.
 
-    Parameters
-    ----------
-    builder : relax.BlockBuilder
-        The builder that is given to the legaliser; calls on any other builder are not touched.
-    handler : callable
-        Replaces ``call_te``; returns the Relax expression of the result.
+    The handler gives the Relax expression of the result. Calls on any other builder are not touched.
     """
     thread = threading.get_ident()
     with TE_LOCK:
@@ -61,19 +56,10 @@ def capture_call_te(builder: relax.BlockBuilder, handler: CallTE) -> Iterator[No
 
 
 def embed_primfunc(func: tirx.PrimFunc, args: Sequence[Any], name: str) -> list[te.Tensor]:
-    """``call_tir(func, args)`` as an extern stage, whose body is the function's.
+    """``call_tir(func, args)`` as an extern stage of a name, whose body is the function's.
 
-    ``te.extern_primfunc`` tells inputs from outputs by what the body reads and writes, which takes an
-    accumulator for an input; here it is the position that counts, as in ``call_tir``.
-
-    Parameters
-    ----------
-    func : tirx.PrimFunc
-        Parameters: the arguments, then the outputs.
-    args : sequence of te.Tensor or TIR expression
-        The arguments.
-    name : str
-        Name of the stage.
+    ``te.extern_primfunc`` tells inputs from outputs by what the body reads and writes, which takes an accumulator for
+    an input; here it is the position that counts, as in ``call_tir``: the arguments, then the outputs.
     """
     func = tvm.get_global_func("s_tir.RenewDefs")(func)  # a function may be embedded more than once
     formal, outputs = func.params[: len(args)], func.params[len(args) :]
@@ -172,23 +158,9 @@ def normalized(
     scale: Callable[[Sequence[Any]], Any],
     shift: Callable[[Sequence[Any]], Any],
 ) -> te.Tensor:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + shift``, with statistics over ``axes``.
+    """``(x - mean) / sqrt(variance + epsilon) * scale + shift`` in float32, with statistics over ``axes``.
 
-    Parameters
-    ----------
-    x : te.Tensor
-        Of any shape, float32.
-    axes : sequence of int
-        Of the numbers that are normalised together.
-    epsilon : float
-        Added to the variance.
-    scale, shift : callable
-        The indices of a number → its factor and its summand, expressions of float32.
-
-    Returns
-    -------
-    te.Tensor
-        Of the shape of ``x``, float32.
+    ``scale`` and ``shift`` give the factor and the summand at the indices of a number, expressions of float32.
     """
     kept = [1 if i in axes else size for i, size in enumerate(x.shape)]
     count = tirx.Cast("float64", tirx.const(1, "int64"))

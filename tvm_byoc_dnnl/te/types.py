@@ -127,16 +127,9 @@ class Refusal(UnsupportedError):
 
 
 def refuse(what: str, reason: str, advice: str | None = None) -> Refusal:
-    """The error for something that cannot be translated.
+    """The error for an op or a construct that cannot be translated.
 
-    Parameters
-    ----------
-    what : str
-        The op or construct.
-    reason : str
-        Why not.
-    advice : str, optional
-        What to do; by default to keep the call outside, or to register a compute for an op.
+    ``advice`` is by default to keep the call outside, or to register a compute for an op.
     """
     if advice is None:
         advice = "keep it outside of the translated function"

@@ -117,19 +117,9 @@ def _light_file(name: str) -> Path:
 
 
 def light_model(name: str, seed: int = 0) -> onnx.ModelProto:
-    """One of the networks inside the ``onnx`` package, with random weights.
+    """One of `LIGHT_MODELS`, with random weights; the same name and seed give the same weights.
 
-    Parameters
-    ----------
-    name : str
-        One of :data:`LIGHT_MODELS`.
-    seed : int
-        Same name and seed, same weights.
-
-    Returns
-    -------
-    onnx.ModelProto
-        Weights are initialisers and no inputs; the picture, (1, 3, 224, 224) float32, is the only input.
+    Weights are initialisers and no inputs; the picture, (1, 3, 224, 224) float32, is the only input.
     """
     model = onnx.load(_light_file(name.removeprefix("light_")))
     graph, uses = model.graph, _Uses(model.graph)

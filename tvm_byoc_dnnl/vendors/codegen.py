@@ -103,13 +103,6 @@ class SourceBuild:
 def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild] = ()) -> None:
     """Let the C++ compiler read every module that is C or C++ source, with the include paths of ``export_library``.
 
-    Parameters
-    ----------
-    modules : sequence of Module
-        Those of other kinds are passed over.
-    builds : sequence of SourceBuild
-        The headers and libraries that they need in addition.
-
     Raises
     ------
     RuntimeError
@@ -211,24 +204,9 @@ def with_external_calls(
 ) -> tvm.IRModule:
     """The module without ``regions``, which are called in ``modules`` instead.
 
-    Parameters
-    ----------
-    mod : IRModule
-        A partitioned module.
-    regions : mapping of GlobalVar to Function
-        The function that was compiled.
-    modules : sequence of Module
-        What came of it, each with the function of its region's symbol.
-    names : mapping of Constant to str
-        See `name_constants`.
-    on_device : bool
-        Whether values stay on a device from region to region.
-
-    Returns
-    -------
-    IRModule
-        The modules are in the attribute ``external_mods``, and the constants in ``const_name_to_constant``, where TVM's
-        linker looks for both.
+    Each of ``modules`` has the function of its region's symbol; ``names`` are those of `name_constants`. ``on_device``
+    says whether values stay on a device from region to region. The modules are in the attribute ``external_mods``, and
+    the constants in ``const_name_to_constant``, where TVM's linker looks for both.
     """
     symbols = {gv: str(f.attrs["global_symbol"]) for gv, f in regions.items()}
 
@@ -265,13 +243,7 @@ def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
 
 
 class Codegen(Route):
-    """A route by ``codegen(functions, options, constant_names) -> modules``.
-
-    Attributes
-    ----------
-    on_device : bool
-        Whether its modules are blobs whose values stay on a device from region to region.
-    """
+    """A route by ``codegen(functions, options, constant_names) -> modules``."""
 
     on_device: bool = False
 

@@ -41,10 +41,7 @@ _loaded = False
 def load_vendors(transaction: Callable[[str], AbstractContextManager[None]]) -> None:
     """Import every vendor once. A third party's that fails is left out with a warning that says why.
 
-    Parameters
-    ----------
-    transaction : callable
-        ``transaction(vendor)``: inside of it a vendor registers all or nothing.
+    Inside of ``transaction(vendor)`` a vendor registers all or nothing.
     """
     global _loaded
     with _LOCK:
@@ -129,14 +126,8 @@ def _load() -> None:
 def claim_namespace(name: str, extend: bool = False, adding: Sequence[str] = ()) -> Namespace:
     """The namespace called ``name``, for registering something in it; a new one, if there is none.
 
-    Parameters
-    ----------
-    name : str
-        An identifier.
-    extend : bool
-        Whether it may belong to another package.
-    adding : sequence of str
-        Operators and patterns that are about to be registered. It warns if the namespace belongs to another package.
+    ``extend`` says whether it may belong to another package. Then it warns where operators or patterns are added
+    (``adding``).
 
     Raises
     ------

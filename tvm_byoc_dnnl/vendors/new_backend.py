@@ -16,19 +16,7 @@ _NAME = "toy_npu"
 
 
 def new_backend(name: str, folder: Path) -> list[Path]:
-    """Write a package with a backend that conforms.
-
-    Parameters
-    ----------
-    name : str
-        Of the namespace and of the Python package: lower case letters, digits and ``_``.
-    folder : Path
-        Where; it must be new or empty.
-
-    Returns
-    -------
-    list of Path
-        The files, in order.
+    """Write a package of a name with a backend that conforms; its files, in order.
 
     Raises
     ------

@@ -54,18 +54,9 @@ def lower_region(
 ) -> PortableGraph:
     """Lower a region: calls of composite functions, or plain operator calls.
 
-    Parameters
-    ----------
-    ns : Namespace
-        Whose lowerings to use.
-    func : relax.Function
-        The region; its parameters become the graph's inputs in order.
-    symbol : str
-        Name of the graph.
-    constant_names : mapping, optional
-        Relax constant → name at run time, as ``RunCodegen`` hands it over; without it constants are numbered.
-    options : mapping, optional
-        Of the namespace, for its lowerings and for ``optimize``: ``g.graph.options``.
+    The region's parameters become the graph's inputs in order. ``constant_names`` has the names at run time, as
+    ``RunCodegen`` hands them over; without it constants are numbered. Lowerings and ``optimize`` read ``options`` as
+    ``g.graph.options``.
 
     Raises
     ------

@@ -19,16 +19,8 @@ _ENDS = ("relu.default", "relu_.default", "hardtanh.default", "hardtanh_.default
 
 
 def quantiser_of(spec: Any, kinds: Mapping[str, str], with_weights: Sequence[str]) -> Quantizer:
-    """The quantiser for a backend.
-
-    Parameters
-    ----------
-    spec : Quantization
-        What the backend takes.
-    kinds : mapping of str to str
-        Operator of PyTorch → kind of group.
-    with_weights : sequence of str
-        The kinds whose second operand is weights.
+    """The quantiser for a backend; ``kinds`` has operators of PyTorch, and ``with_weights`` those kinds that have
+    weights.
     """
     return _Quantiser(spec, kinds, with_weights)
 

@@ -51,13 +51,7 @@ class Group:
 
 
 class Composites:
-    """Puts groups of calls in dataflow blocks into composite functions.
-
-    Parameters
-    ----------
-    mod : IRModule
-        Its names are taken.
-    """
+    """Puts groups of calls in dataflow blocks into composite functions."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self._taken = {gv.name_hint for gv in mod.get_global_vars()}
@@ -353,15 +347,9 @@ def _ops(pattern: Any, either: Callable[[set[str], set[str]], set[str]]) -> set[
 def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[WritersBetween] = ()) -> Reject | None:
     """The reason why a match cannot become one function, ``None`` where it can.
 
-    Parameters
-    ----------
-    context : Context
-        The match.
-    outputs : sequence of str
-        Annotated parts, besides the root, whose results may be used outside.
-    writers : iterable of WritersBetween
-        Of the functions that are searched. The match will be in the place of its last call, and must not read there a
-        tensor that is overwritten before.
+    ``outputs`` are annotated parts, besides the root, whose results may be used outside. ``writers`` are of the
+    functions that are searched: the match will be in the place of its last call, and must not read there a tensor that
+    is overwritten before.
     """
     own = set(context.matched_bindings)
     for function in writers:

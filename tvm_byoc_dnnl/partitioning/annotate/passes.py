@@ -62,18 +62,9 @@ class _Candidate:
 class Matcher:
     """The candidates for composite functions: compilers in order, each with its patterns before its single calls.
 
-    Patterns with an operator that the module lacks are not tried; all single calls of a compiler are found in one walk.
-
-    Parameters
-    ----------
-    compilers : sequence of str
-        Namespaces in order of priority.
-    ops : set of str
-        The operators that occur; the others need no candidate.
-    choice : callable
-        Who gets a match, of all compilers that would take it.
-    compilation : Compilation, optional
-        It has the options and the answers so far, and gets those of single calls.
+    Patterns with an operator that is not in ``ops`` are not tried; all single calls of a compiler are found in one
+    walk. ``choice`` decides who gets a match, of all compilers that would take it. The compilation has the options and
+    the answers so far, and gets those of single calls.
     """
 
     def __init__(

@@ -31,19 +31,10 @@ Question = tuple[str, str, str]
 class Trial:
     """The lowering of one call, or of one match, and what the namespace's library says of it.
 
-    Parameters
-    ----------
-    ns : Namespace
-        Whose library is asked.
-    name : str
-        Of the operator or pattern, for messages.
-    source : list of str
-        The operators of the calls.
-    lower : callable
-        Writes them to a fresh builder.
-    compilation : Compilation
-        It has the options that regions will have, since another precision may have no implementation; and what the
-        library said before, because most calls of a large model are equal to one before them.
+    ``name`` is that of the operator or pattern, for messages; ``source`` has the operators of the calls, which
+    ``lower`` writes to a fresh builder. The compilation has the options that regions will have, since another precision
+    may have no implementation; and what the library said before, because most calls of a large model are equal to one
+    before them.
     """
 
     def __init__(

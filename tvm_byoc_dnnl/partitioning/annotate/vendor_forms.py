@@ -52,16 +52,9 @@ Places = Mapping[str, Collection[int]]
 
 
 class Convertible:
-    """The calls that may get the layout of a namespace.
+    """The calls of ``ops`` that may get the layouts of a namespace, of pictures and of weights.
 
-    Parameters
-    ----------
-    ops : collection of str
-        The operators that the namespace may take.
-    layouts : (str, str)
-        Of pictures, such as ``NHWC``, and of weights, such as ``OHWI``.
-    settled : collection of str
-        Layouts of namespaces before this one, whose calls stay as they are.
+    Calls in ``settled``, the layouts of namespaces before this one, stay as they are.
     """
 
     def __init__(self, ops: Collection[str], layouts: tuple[str, str], settled: Collection[str]) -> None:
@@ -92,20 +85,9 @@ def laid_out(
     calls: Convertible,
     taken: Callable[[tvm.IRModule], Places],
 ) -> tvm.IRModule:
-    """The module in which calls of some functions have a layout.
+    """The module, of dataflow blocks, in which those calls of some functions that the namespace takes have a layout.
 
-    Parameters
-    ----------
-    mod : IRModule
-        A module of dataflow blocks.
-    functions : iterable of GlobalVar
-        The functions.
-    layouts : (str, str)
-        See `Convertible`.
-    calls : Convertible
-        Those that may get it.
-    taken : callable
-        Which of these the namespace takes of a module in which all of them have got it, by their places among them.
+    ``taken`` says which these are of a module in which all of ``calls`` have got it, by their places among them.
     """
     _teach()
     desired = _desired(*layouts)
@@ -201,12 +183,8 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 class VendorForms:
     """The forms in which namespaces want to see a model, one after the other, in order of priority.
 
-    Parameters
-    ----------
-    canonical : Pass
-        What makes the common form.
-    taken : callable
-        ``taken(namespace, module, functions, convertible, noted)``: see `laid_out`; ``noted`` gets what it refuses.
+    ``canonical`` makes the common form. ``taken(namespace, module, functions, convertible, noted)``: see `laid_out`;
+    ``noted`` gets what it refuses.
     """
 
     def __init__(self, canonical: tvm.transform.Pass, taken: Callable[..., Places]) -> None:

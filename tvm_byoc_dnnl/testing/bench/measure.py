@@ -39,17 +39,7 @@ def _environment(engine: Engine, threads: int) -> dict[str, str]:
 
 
 class EngineProcess(Worker):
-    """One engine in a process of its own: thread pools that spin would slow each other down in one.
-
-    Parameters
-    ----------
-    engine : Engine
-        What to run.
-    threads : int
-        Threads that the engine may use.
-    timeout : float
-        Seconds to wait for one answer.
-    """
+    """One engine in a process of its own: thread pools that spin would slow each other down in one."""
 
     def __init__(self, engine: Engine, threads: int, timeout: float = 900.0) -> None:
         self.engine = engine
@@ -285,29 +275,10 @@ def compare(
     baseline: str | None = None,
     progress: Progress = _no_progress,
 ) -> Comparison:
-    """Measure engines on one ONNX file.
+    """Measure engines on one ONNX file; ``inputs`` are in the order of the model's.
 
-    Parameters
-    ----------
-    model : str
-        Name in the result.
-    path : str
-        The file.
-    inputs : Mapping[str, np.ndarray]
-        In the order of the model's inputs.
-    engines : Mapping[str, Engine]
-        Rows of :data:`~tvm_byoc_dnnl.testing.bench.ENGINES` that are installed.
-    settings : Settings, optional
-        How to measure.
-    baseline : str, optional
-        The engine that the others are divided by; by default the first.
-    progress : Progress, optional
-        Called before each piece of work.
-
-    Returns
-    -------
-    Comparison
-        An engine that fails, or whose outputs are wrong, has its reason there; the others go on.
+    ``baseline`` is the engine that the others are divided by, by default the first; ``progress`` is called before each
+    piece of work. An engine that fails, or whose outputs are wrong, has its reason in the result; the others go on.
     """
     settings = settings or Settings()
     values = list(inputs.values())

@@ -98,30 +98,8 @@ def run(
 ) -> list[Comparison]:
     """Measure, print the table to standard output and everything else to standard error.
 
-    Parameters
-    ----------
-    models : Sequence[Model]
-        What to run.
-    engines : Mapping[str, Engine]
-        What to run it on: the result of :func:`choose_engines`.
-    settings : Settings
-        How to measure.
-    baseline : str, optional
-        The engine that the others are divided by; by default the first.
-    json_file : str, optional
-        Where to write every sample; ``-`` is standard output, in place of the table.
-    inputs_of : Callable, optional
-        Makes a model's inputs.
-    shapes : mapping, optional
-        Input name to shape, to fix dimensions that the models leave open, for every engine.
-
-    picture : Path, optional
-        Where to draw the times, as SVG, PNG or PDF.
-
-    Returns
-    -------
-    list of Comparison
-        One per model.
+    ``baseline`` is the engine that the others are divided by, by default the first. ``json_file`` gets every sample;
+    ``-`` is standard output, in place of the table. ``picture`` is drawn as SVG, PNG or PDF.
     """
     if picture is not None:
         check_picture(picture)
@@ -215,25 +193,9 @@ def measure_throughput(
     json_file: str | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> list[Throughput]:
-    """Measure, and print the table to standard output.
+    """Measure each engine on each model, and print the table to standard output.
 
-    Parameters
-    ----------
-    models : sequence of Model
-        What to run.
-    engines : mapping of str to Engine
-        What to run it on: the result of `choose_engines`.
-    load : Load
-        How much of it.
-    json_file : str, optional
-        Where to write the figures; ``-`` is standard output, in place of the table.
-    shapes : mapping, optional
-        Input name to shape, to fix dimensions that the models leave open.
-
-    Returns
-    -------
-    list of Throughput
-        One for each model and engine.
+    ``json_file`` gets the figures; ``-`` is standard output, in place of the table.
     """
     results = []
     with TemporaryDirectory() as folder:

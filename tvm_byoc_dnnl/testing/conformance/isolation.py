@@ -102,14 +102,8 @@ class Journal:
 def in_own_process(work: Callable[[Journal], Any], time_limit: float, say: Callable[[str], None]) -> Any:
     """The value of ``work(journal)``, which runs in a process that is started again after it crashes or hangs.
 
-    Parameters
-    ----------
-    work : callable
-        Does the same in the same order each time, leaves out what the journal knows, and tells it what it does.
-    time_limit : float
-        Seconds that one case may take.
-    say : callable
-        Told about the progress.
+    ``work`` does the same in the same order each time, leaves out what the journal knows, and tells it what it does.
+    One case may take ``time_limit`` seconds.
     """
     journal = Journal()
     while True:

@@ -135,20 +135,10 @@ def judge(
     tolerances: Mapping[str, float],
     begin: Callable[[Case | None], None],
 ) -> list[Result]:
-    """The results of some cases. One that does not compile costs time, but not the results of the others.
+    """The results of some cases, not too many at once; what does not compile costs time, and no other result.
 
-    Parameters
-    ----------
-    ns : Namespace
-        The backend.
-    cases : sequence of Case
-        What to ask; not too many at once.
-    compilers : sequence of str
-        Who may take calls, in order of priority; ``ns`` is one of them.
-    tolerances : mapping of str to float
-        Dtype → largest error, see `comparison.TOLERANCES`.
-    begin : callable
-        Told which case is asked or run next; ``None`` where all of them are compiled.
+    ``compilers`` may take calls, in order of priority; ``ns`` is one of them. ``begin`` is told which case is asked or
+    run next; ``None`` where all of them are compiled.
     """
     verdicts = {case: _Verdict(ns, case) for case in _each(cases, begin)}
     right = _References(cases, tolerances)

@@ -108,16 +108,9 @@ def _broadcast_axes(array: np.ndarray) -> list[set[int]]:
 def replayed(
     main: relax.Function, leak: Any = None, others: Mapping[Any, np.ndarray] | None = None
 ) -> Callable[..., Any]:
-    """The bindings of a function as a function of other operands, whose dtype the constants of float32 take.
+    """The bindings of straight-line code as a function of other operands, whose dtype the constants of float32 take.
 
-    Parameters
-    ----------
-    main : relax.Function
-        The function; its blocks are straight-line code.
-    leak : Var, optional
-        An intermediate result to be returned beside the result.
-    others : mapping, optional
-        Constant → the value to be in its place.
+    ``leak`` is an intermediate result to be returned beside the result; ``others`` has new values of constants.
     """
     changed = others or {}
 

@@ -96,16 +96,10 @@ def call_primfunc(func: relax.Function, callee: Any, primfunc: tirx.PrimFunc) ->
 
 
 def with_body(func: relax.Function, expr: relax.Expr, order: Sequence[int] | None = None) -> relax.Function:
-    """The function ``func`` with another body.
+    """The function ``func``, a region or a composite, with another body.
 
-    Parameters
-    ----------
-    func : relax.Function
-        A region or a composite.
-    expr : relax.Expr
-        In terms of ``func.params``: one tensor, or a flat tuple of tensors.
-    order : sequence of int, optional
-        Which of these tensors are the results of ``func``, tuples flattened; by default all.
+    ``expr`` is in terms of ``func.params``: one tensor, or a flat tuple of tensors. ``order`` says which of these are
+    the results of ``func``, tuples flattened; by default all.
     """
     block = relax.BlockBuilder()
     expr = block.normalize(expr)

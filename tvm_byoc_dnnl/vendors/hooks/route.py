@@ -46,20 +46,16 @@ def build_apart(
     *,
     isolate: bool = False,
 ) -> tvm.runtime.Module:
-    """Run the TIR passes and ``tir_to_runtime`` of a namespace.
+    """Run the TIR passes and ``tir_to_runtime`` of a namespace; without hooks TVM's own passes and code generator run.
 
     Parameters
     ----------
-    hooks : TargetHooks, optional
-        The namespace's hooks; without them TVM's own passes and code generator run.
     functions : mapping of str to PrimFunc
         Symbol → function.
     target : Target
         See `hook_target`.
     options : mapping
         What `get_target_options` reads: namespace → option → value.
-    isolate : bool
-        Run the passes and ``tir_to_runtime`` in a process of their own.
 
     Raises
     ------
@@ -119,13 +115,7 @@ _OPAQUE = 8
 
 
 class KernelTable:
-    """PrimFuncs by name; a function that is equal to an earlier one gets the earlier one's name.
-
-    Parameters
-    ----------
-    taken : iterable of str
-        Names that are not free.
-    """
+    """PrimFuncs by name; one that equals an earlier one gets its name. The names in ``taken`` are not free."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self.functions: dict[str, tirx.PrimFunc] = {}
@@ -152,14 +142,8 @@ def opaque(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Function:
-    """``func`` with each ``call_tir`` of certain functions calling another one.
-
-    Parameters
-    ----------
-    func : relax.Function
-        Where the calls are.
-    callees : mapping of GlobalVar to GlobalVar or str
-        The new callee; a string is the symbol of a function in a runtime module.
+    """``func`` with each ``call_tir`` of certain functions calling another one; a string is a symbol in a runtime
+    module.
     """
     if callees.keys().isdisjoint(relax.analysis.all_global_vars(func)):
         return func
@@ -180,31 +164,10 @@ def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Fu
 class HookBuild:
     """Regions and PrimFuncs of one namespace while they are lowered and built.
 
-    Parameters
-    ----------
-    ns : Namespace
-        Whose they are.
-    target : Target
-        The target for which the rest of the module is built.
-    options : mapping
-        The options of the namespace.
-    taken : collection of str
-        Names that are not free.
-
-    Attributes
-    ----------
-    done : dict
-        Global variable of a region → what takes its place. A region that is left to a codegen is not among them.
-    names : dict
-        Global variable of a PrimFunc → its name in ``kernels``.
-    kernels : KernelTable
-        The PrimFuncs, each once.
-    library : Module or None
-        The PrimFuncs as a runtime module, where the namespace builds them itself.
-    failures : dict
-        Global variable of a region or PrimFunc → why it cannot be built.
-    all_together : Failure or None
-        The error where each PrimFunc can be built alone, but not all of them together.
+    ``done`` has what takes the place of each region but those that are left to a codegen; ``names`` has the names of
+    PrimFuncs in ``kernels``, which has each once. ``library`` is the runtime module of these, where the namespace
+    builds them itself. ``failures`` says why regions or PrimFuncs cannot be built; ``all_together`` is the error where
+    each PrimFunc can be built alone, but not all of them together.
     """
 
     def __init__(
