@@ -49,12 +49,15 @@ def test_a_chain_is_straight():
     assert len({x for x, _ in draw(*GRAPHS["chain"]).boxes}) == 1
 
 
-def test_long_edges_keep_off_the_boxes_they_pass():
-    widths, edges = GRAPHS["skip"]
+@pytest.mark.parametrize("name", ["skip", "dense", "long"])
+def test_long_edges_keep_off_the_boxes_they_pass(name):
+    widths, edges = GRAPHS[name]
     drawing = draw(widths, edges)
-    for x, y in drawing.routes[edges.index((0, 4))][1:-1]:
-        on = [abs(x - bx) < w / 2 for (bx, by), w in zip(drawing.boxes, widths, strict=True) if abs(y - by) <= 20]
-        assert not any(on)
+    boxes = list(zip(drawing.boxes, widths, strict=True))
+    for route in drawing.routes:
+        for x, y in route[1:-1]:
+            assert not any(abs(x - bx) < w / 2 for (bx, by), w in boxes if abs(y - by) <= 20)
+    assert max(len(route) for route in drawing.routes) > 2
 
 
 def test_a_source_stands_right_above_its_reader():

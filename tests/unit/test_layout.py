@@ -136,6 +136,17 @@ def test_no_room_has_the_name_of_something_public() -> None:
     assert not rooms & {"build", "dist"}  # which packers and linters leave out
 
 
+@pytest.mark.parametrize("path", python_files(PACKAGE, "patterns"), ids=relative)
+def test_a_module_binds_no_name_twice(path: Path) -> None:
+    """The second value would be that of all functions, those above it included."""
+    names: list[str] = []
+    for node in ast.parse(path.read_text()).body:
+        targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AnnAssign) else [])
+        parts = (part for target in targets for part in ast.walk(target))
+        names += [part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_there_is_one_logger() -> None:
     files = [path for path in python_files(PACKAGE, "patterns") if "getLogger(" in path.read_text()]
     assert len(files) > 5

@@ -184,8 +184,8 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 _READABLE = 0.75  # a drawing that fits with this scale stays in one column
 _WINDOW = 0.2  # a cut may be moved by this share of a column, to where fewer edges cross
-_MARGIN, _LANE = 30.0, 7.0
-_MAX_LANES = 24  # of one gutter; beyond, edges share lanes
+_MARGIN, _GUTTER_LANE = 30.0, 7.0
+_MAX_GUTTER_LANES = 24  # of one gutter; beyond, edges share lanes
 
 
 @dataclass(frozen=True)
@@ -204,12 +204,12 @@ class Column:
 
     def lane(self, number: int) -> float:
         """The distance of an edge to the next column from the first such edge."""
-        return _LANE * (number % max(1, self.lanes))
+        return _GUTTER_LANE * (number % max(1, self.lanes))
 
     @property
     def room(self) -> float:
         """The width of all lanes."""
-        return _LANE * self.lanes
+        return _GUTTER_LANE * self.lanes
 
 
 def columns(
@@ -257,7 +257,7 @@ def _placed(extents: Sequence[tuple[float, float]], crossing: Sequence[int], sta
     for first, end in zip(starts, [*starts[1:], len(extents)], strict=True):
         left = min((a for a, _ in extents[first:end]), default=0.0)
         right = max((b for _, b in extents[first:end]), default=0.0)
-        lanes = min(crossing[end - 1], _MAX_LANES) if end < len(extents) else 0
+        lanes = min(crossing[end - 1], _MAX_GUTTER_LANES) if end < len(extents) else 0
         gutter = x + right - left + _MARGIN
         found.append(Column(first, end, x - left, gutter, lanes))
         x = gutter + found[-1].room + _MARGIN
