@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from ..core.errors import GraphError
 from ..core.tvm_fast import ByIdentity, items
 from ..core.verdict import Reject
+from ..ir.relax_utils import free_name
 from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims, static_shape, var_name
 from .graph import Constant, Dim, Input, PortableGraph, Tensor
 from .node_list import Node, PostOp, Scaling
@@ -93,11 +94,7 @@ class GraphBuilder:
         if isinstance(dim, tirx.Var):
             if dim not in self._symbols:
                 hint = re.sub(r"[^0-9A-Za-z_]|^(?=[0-9])", "_", dim.name) or "n"
-                name, k = hint, 1
-                while name in self._symbol_names:
-                    name, k = f"{hint}_{k}", k + 1
-                self._symbol_names.add(name)
-                self._symbols[dim] = name
+                self._symbols[dim] = free_name(hint, self._symbol_names)
             return self._symbols[dim]
         operator = _OPERATORS.get(type(dim))
         if operator is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 import tvm
@@ -130,6 +131,15 @@ def is_host_function(func: Any) -> bool:
 def external_modules(mod: tvm.IRModule) -> list[Any]:
     """The runtime modules of the regions that are built already."""
     return list(mod.attrs["external_mods"]) if mod.attrs and "external_mods" in mod.attrs else []
+
+
+def free_name(hint: str, taken: set[str], first: int = -1) -> str:
+    """The first of ``hint``, ``hint_1``, ``hint_2`` … that is free, and is taken now; from the number ``first`` on."""
+    plain = [hint] if first < 0 else []
+    numbered = (f"{hint}_{number}" for number in count(first if first >= 0 else 1))
+    name = next(name for name in chain(plain, numbered) if name not in taken)
+    taken.add(name)
+    return name
 
 
 def global_var(name: str, func: Any) -> Any:

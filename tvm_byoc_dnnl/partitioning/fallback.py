@@ -27,7 +27,7 @@ from tvm import relax
 
 from ..core.ledger import CUT, MATCH, Fact
 from ..core.verdict import calling, expect
-from ..ir.relax_utils import composite_of, global_var, op_calls, ops_of, with_functions
+from ..ir.relax_utils import composite_of, free_name, global_var, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed
 from ..regions.cost import RegionPolicy, Work, usual_sizes
 from ..regions.failure import Failure, describe
@@ -321,9 +321,7 @@ class Fallback:
         taken = {gv.name_hint for gv in self.mod.get_global_vars()}
         renamed = {}
         for gv, func in functions.items():
-            name = next(n for k in count() if (n := f"{gv.name_hint}_{k}" if k else gv.name_hint) not in taken)
-            taken.add(name)
-            renamed[gv] = global_var(name, func)
+            renamed[gv] = global_var(free_name(gv.name_hint, taken), func)
         self.mod = with_functions(self.mod, {new: functions[old] for old, new in renamed.items()})
         return renamed
 

@@ -9,7 +9,7 @@ from tvm import relax
 
 from ..core.compilation import stage
 from ..core.ledger import raise_failures, read_log, with_facts
-from ..ir.relax_utils import codegen_of, composite_of, global_var, is_host_function
+from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
 from ..regions.cost import RegionPolicy
 from ..regions.failure import Failure
@@ -150,10 +150,7 @@ class _Outliner:
         return bindings[-1].var
 
     def _declare(self, compiler: str, region: RegionBuilder) -> Any:
-        number = 0
-        while (name := f"{compiler}_{number}") in self._taken:
-            number += 1
-        self._taken.add(name)
+        name = free_name(compiler, self._taken, 0)
         func = region.function_beside(self._composites).with_attr({"Codegen": compiler, "global_symbol": name})
         gv = global_var(name, func)
         self._functions[gv] = func

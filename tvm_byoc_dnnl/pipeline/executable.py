@@ -27,7 +27,7 @@ from ..vendors.hooks.c_source import object_module
 from ..vendors.namespaces import compilers, namespace
 from ..vendors.portable import source_builds
 from . import library_file
-from .host_code import drop_empty_source, objects_in_memory, with_host_code
+from .host_code import drop_empty_source, objects_in_memory, set_imports, with_host_code
 
 _LINES_SHOWN = 5
 _TELLING = ("error:", "undefined", "cannot", "no space", "too large")
@@ -224,9 +224,7 @@ class SourceExecutable(ByocExecutable):
         parents = self.mod._collect_from_import_tree(lambda module: any(m.kind == "c" for m in module.imports))
         for parent in parents:
             imports = [compiled[sources.index(m)] if m.kind == "c" else m for m in parent.imports]
-            parent.clear_imports()
-            for module in imports:
-                parent.import_module(module)
+            set_imports(parent, imports)
 
 
 def _compile(sources: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild]) -> list[tvm.runtime.Module]:

@@ -152,45 +152,38 @@ def _take(bb: relax.BlockBuilder, call: Any) -> Any:
     return bb.call_te(topi.take, data, indices, axis, mode=mode)
 
 
-def _along_axis(op: str) -> Legalization:
+def _indexed(op: str, check: Callable[[relax.BlockBuilder, Any], Any]) -> Legalization:
+    """TVM's own lowering of a call, whose indices, the second operand, are those of ``check``."""
     default = default_of(op)
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
-        data, indices, *rest = call.args
-        checked = _in_range(bb, call, indices, [dims_of(data)[int(call.attrs.axis)]])
-        return default(bb, relax.Call(call.op, [data, checked, *rest], call.attrs))
+        data, _, *rest = call.args
+        return default(bb, relax.Call(call.op, [data, check(bb, call), *rest], call.attrs))
 
     return legalize
 
 
-def _at_coordinates(op: str) -> Legalization:
-    default = default_of(op)
-
-    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
-        data, indices, *rest = call.args
-        first = int(getattr(call.attrs, "batch_dims", 0))
-        extents = dims_of(data)[first : first + int(dims_of(indices)[-1])]
-        checked = _in_range(bb, call, indices, extents) if extents else indices
-        return default(bb, relax.Call(call.op, [data, checked, *rest], call.attrs))
-
-    return legalize
+def _along_axis(bb: relax.BlockBuilder, call: Any) -> Any:
+    return _in_range(bb, call, call.args[1], [dims_of(call.args[0])[int(call.attrs.axis)]])
 
 
-def _by_axis(op: str) -> Legalization:
-    default = default_of(op)
+def _at_coordinates(bb: relax.BlockBuilder, call: Any) -> Any:
+    data, indices = call.args[:2]
+    first = int(getattr(call.attrs, "batch_dims", 0))
+    extents = dims_of(data)[first : first + int(dims_of(indices)[-1])]
+    return _in_range(bb, call, indices, extents) if extents else indices
 
-    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
-        data, indices, *rest = call.args
-        if isinstance(indices, relax.Tuple):
-            parts = list(indices.fields)
-        elif isinstance(indices.ty, relax.TupleType):
-            parts = [bb.emit(relax.TupleGetItem(indices, i)) for i in range(len(indices.ty.fields))]
-        else:
-            parts = [indices]
-        checked = [_in_range(bb, call, part, [extent]) for part, extent in zip(parts, dims_of(data), strict=False)]
-        return default(bb, relax.Call(call.op, [data, bb.normalize(relax.Tuple(checked)), *rest], call.attrs))
 
-    return legalize
+def _by_axis(bb: relax.BlockBuilder, call: Any) -> Any:
+    data, indices = call.args[:2]
+    if isinstance(indices, relax.Tuple):
+        parts = list(indices.fields)
+    elif isinstance(indices.ty, relax.TupleType):
+        parts = [bb.emit(relax.TupleGetItem(indices, i)) for i in range(len(indices.ty.fields))]
+    else:
+        parts = [indices]
+    checked = [_in_range(bb, call, part, [extent]) for part, extent in zip(parts, dims_of(data), strict=False)]
+    return bb.normalize(relax.Tuple(checked))
 
 
 # ---- divisors ---------------------------------------------------------------------------------------
@@ -383,12 +376,15 @@ CheckSizes = _guard(_SHAPES)
 #: Relax op → what ``LegalizeOps`` makes of it instead
 GUARDED: dict[str, Legalization] = {
     "relax.take": _take,
-    "relax.gather_elements": _along_axis("relax.gather_elements"),
-    "relax.scatter_elements": _along_axis("relax.scatter_elements"),
-    "relax.gather_nd": _at_coordinates("relax.gather_nd"),
-    "relax.scatter_nd": _at_coordinates("relax.scatter_nd"),
-    "relax.index_tensor": _by_axis("relax.index_tensor"),
-    "relax.index_put": _by_axis("relax.index_put"),
+    **{
+        f"relax.{name}": _indexed(f"relax.{name}", check)
+        for check, names in (
+            (_along_axis, ("gather_elements", "scatter_elements")),
+            (_at_coordinates, ("gather_nd", "scatter_nd")),
+            (_by_axis, ("index_tensor", "index_put")),
+        )
+        for name in names
+    },
     "relax.divide": _division("relax.divide", tirx.truncdiv, is_rest=False),
     "relax.floor_divide": _division("relax.floor_divide", tirx.floordiv, is_rest=False),
     "relax.mod": _division("relax.mod", tirx.truncmod, is_rest=True),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 import tvm
@@ -20,7 +19,7 @@ from tvm import relax
 from ..core.compilation import knowing
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.ledger import Fact, raise_failures, read_log, with_facts
-from ..ir.relax_utils import codegen_of, global_var, is_host_function, with_functions
+from ..ir.relax_utils import codegen_of, free_name, global_var, is_host_function, with_functions
 from ..ir.walker import Substitute
 from ..partitioning.passes import partition_module
 from ..regions.cost import RegionPolicy
@@ -153,8 +152,7 @@ def with_host_form(mod: tvm.IRModule, fallback: bool | str, entry: str = "main")
     taken, form = {gv.name_hint for gv in mod.get_global_vars()}, FALLBACK_FUNCTIONS[fallback]
     copies, functions = {}, {}
     for gv in sorted(reaching, key=lambda gv: gv.name_hint):
-        name = form if gv is main else next(n for k in count() if (n := f"{gv.name_hint}_host_{k}") not in taken)
-        taken.add(name)
+        name = form if gv is main else free_name(f"{gv.name_hint}_host", taken, 0)
         func = relax.utils.copy_with_new_vars(inline_functions(mod[gv], bodies))
         functions[gv] = func.with_attr("global_symbol", form) if gv is main else func.without_attr("global_symbol")
         copies[gv] = global_var(name, functions[gv])

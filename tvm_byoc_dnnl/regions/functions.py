@@ -17,7 +17,7 @@ from tvm import relax
 from tvm_ffi import StructuralKey
 
 from ..core.tvm_fast import ByIdentity, items
-from ..ir.relax_utils import blocks_in, global_var, is_host_function, with_functions
+from ..ir.relax_utils import blocks_in, free_name, global_var, is_host_function, with_functions
 from ..ir.tvm_compat import call_of, is_a, is_constant, make_var, static_shape
 from ..ir.walker import Substitute
 
@@ -167,19 +167,11 @@ class _Inliner(Substitute):
                 continue
             is_result = inner.var.same_as(result)
             is_bound = is_bound or is_result
-            var = binding.var if is_result else self._kind(self._free_name(inner.var.name), inner.var.ty)
+            var = binding.var if is_result else self._kind(free_name(inner.var.name, self._taken), inner.var.ty)
             self.put(inner.var, var)
             yield from super().bindings(inner)
         if not is_bound:
             yield relax.VarBinding(binding.var, self._builder.normalize(self.of(result)))
-
-    def _free_name(self, name: str) -> str:
-        number, free = 0, name
-        while free in self._taken:
-            number += 1
-            free = f"{name}_{number}"
-        self._taken.add(free)
-        return free
 
 
 def dissolve_regions(mod: tvm.IRModule, regions: Sequence[Any]) -> tvm.IRModule:

@@ -73,7 +73,9 @@ _VIEW = 1000.0, 760.0  # the place for the graph on a usual screen
 def render_html(report: ReportData, timing: Mapping[str, Any] | None = None) -> str:
     """The page: the graph of a report, and with ``timing`` (`Profile.to_dict`) the measured times."""
     title = f"{report.model or 'model'} on {', '.join(report.compilers) or 'TVM'}"
-    drawings = {"calls": _of_calls(report), "repeats": _of_repeats(report), "regions": _of_regions(report)}
+    repeats = find_repeats(report.calls)
+    once = {**_of_calls(report, repeats), "repeats": [r.times for r in repeats]}
+    drawings = {"calls": _of_calls(report, []), "repeats": once, "regions": _of_regions(report)}
     parts = {
         "style": _file("page.css"),
         "script": "".join(map(_file, ("page.js", "times.js", "start.js"))),
@@ -99,15 +101,8 @@ def _width(label: str, below: str) -> float:
     return round(min(max(wanted, _MIN_WIDTH), _MAX_WIDTH), 1)
 
 
-def _of_calls(report: ReportData) -> dict[str, Any]:
-    """One box per call."""
-    boxes = [{"calls": [c.id], "label": c.label, "below": c.output} for c in report.calls]
-    return _drawn(boxes, [(i, c.id) for c in report.calls for i in c.inputs])
-
-
-def _of_repeats(report: ReportData) -> dict[str, Any]:
+def _of_calls(report: ReportData, repeats: Sequence[Repeat]) -> dict[str, Any]:
     """One box per call, and of blocks that follow each other and are equal only the first."""
-    repeats = find_repeats(report.calls)
     shown = list(range(len(report.calls)))  # of each call, the call in whose box it is
     block: dict[int, int] = {}
     for number, repeat in enumerate(repeats):
@@ -126,7 +121,7 @@ def _of_repeats(report: ReportData) -> dict[str, Any]:
     edges = {
         (place[shown[i]], place[shown[c.id]]): None for c in report.calls for i in c.inputs if shown[i] < shown[c.id]
     }
-    return {**_drawn(boxes, edges), "repeats": [r.times for r in repeats]}
+    return _drawn(boxes, edges)
 
 
 def _of_regions(report: ReportData) -> dict[str, Any]:

@@ -269,7 +269,7 @@ def _check(name: str, region: relax.Function, arguments: Sequence[Any], toleranc
     right = _Right(
         arrays_in(host(arguments)), [arrays_in(host(near)) for near in _nearby(arguments, tolerance)], tolerance
     )
-    got = arrays_in(_compiled(_offloaded_module(region))(arguments))
+    got = _offloaded(region, arguments)
     result = RegionGap(name, codegen_of(region), len(calls), gap(got, right.results), right.difference(got))
     if not result.difference:
         return result
@@ -329,8 +329,7 @@ def _first_wrong(
     low, high = 0, len(calls)
     while low < high:
         middle = (low + high) // 2
-        got = arrays_in(_compiled(_offloaded_module(_until(region, calls[middle])))(arguments))
-        if expected[calls[middle]].difference(got):
+        if expected[calls[middle]].difference(_offloaded(_until(region, calls[middle]), arguments)):
             high = middle
         else:
             low = middle + 1
@@ -364,9 +363,7 @@ def _is_wrong_alone(region: relax.Function, var: Any, expected: Mapping[Any, _Ri
     bindings = [relax.VarBinding(local, composite), relax.VarBinding(inner, relax.Call(local, params))]
     body = relax.SeqExpr([relax.BindingBlock(bindings)], inner)
     func = relax.BlockBuilder().normalize(relax.Function(params, body, var.ty, attrs=region.attrs))
-    return bool(
-        expected[var].difference(arrays_in(_compiled(_offloaded_module(relax.utils.copy_with_new_vars(func)))(given)))
-    )
+    return bool(expected[var].difference(_offloaded(relax.utils.copy_with_new_vars(func), given)))
 
 
 def _host_module(region: relax.Function) -> tvm.IRModule:
@@ -374,14 +371,14 @@ def _host_module(region: relax.Function) -> tvm.IRModule:
     return tvm.IRModule({"main": func})
 
 
-def _offloaded_module(region: relax.Function) -> tvm.IRModule:
-    """A module whose ``main`` does nothing but call the region."""
+def _offloaded(region: relax.Function, given: Sequence[Any]) -> list[np.ndarray]:
+    """The results of a module whose ``main`` does nothing but call the region."""
     name = f"{codegen_of(region)}_0"
     gv = global_var(name, region)
     options = dict(region.attrs[OPTIONS_ATTR]) if OPTIONS_ATTR in region.attrs else {}
     bare = region.without_attr(OPTIONS_ATTR) if OPTIONS_ATTR in region.attrs else region
     functions = {gv: bare.with_attr("global_symbol", name), tvm.ir.GlobalVar("main"): caller_of(gv, region)}
-    return tvm.IRModule(functions).with_attr(OPTIONS_ATTR, options)
+    return arrays_in(_compiled(tvm.IRModule(functions).with_attr(OPTIONS_ATTR, options))(given))
 
 
 def _compiled(mod: tvm.IRModule) -> Callable[[Sequence[Any]], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from .namespace import (
     Pattern,
     Predicate,
     Standalone,
+    VendorFunctions,
 )
 from .namespaces import claim_namespace
 
@@ -151,24 +153,14 @@ def register_namespace(
     ValueError
         If the name is none, or belongs to another package.
     """
+    given = dict(locals())
     if api not in API_VERSIONS:
         known = ", ".join(map(str, API_VERSIONS))
         raise InputError(
             f"register_namespace({compiler!r}): api is {api!r}; tvm-byoc-dnnl {__version__} has version {known} of the "
             "contract with vendors: install a version that has the other, or write the backend for this one"
         )
-    functions = {
-        "probe": probe,
-        "probe_many": probe_many,
-        "describe": describe,
-        "emit": emit,
-        "write_program": write_program,
-        "optimize": optimize,
-        "primitive_flops": primitive_flops,
-        "fits": fits,
-        "notes": notes,
-        "memory": memory,
-    }
+    functions = {part.name: given[part.name] for part in fields(VendorFunctions) if part.name in given}
     check_functions(f"register_namespace({compiler!r})", **functions)
     if probing_ahead is not None:
         warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)

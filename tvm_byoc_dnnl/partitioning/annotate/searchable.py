@@ -22,7 +22,7 @@ from tvm import relax
 from tvm_ffi import structural_equal
 
 from ...core.tvm_fast import ByIdentity, items
-from ...ir.relax_utils import NESTED, bindings_in, bindings_of, is_op_call
+from ...ir.relax_utils import NESTED, bindings_in, bindings_of, free_name, is_op_call
 from ...ir.tvm_compat import dtype_of, is_a, make_var, with_args
 from ...ir.walker import Substitute, rewrite_blocks, rewrite_calls
 
@@ -61,7 +61,7 @@ class OwnCopies:
             if not others or not _is_conversion(binding.value) or _ends_a_group(binding.value, values, readers):
                 continue
             for reader in others:
-                copy = make_var(_free_name(str(var.name), taken), var.ty, is_dataflow=True)
+                copy = make_var(free_name(str(var.name), taken, 1), var.ty, is_dataflow=True)
                 self._original[copy] = self._original.get(var, var)
                 values[copy] = with_args(binding.value, items(binding.value.args), var.ty)
                 values[reader] = Substitute({var: copy}).of(values[reader])
@@ -116,14 +116,6 @@ def _ends_a_group(conversion: Any, values: ByIdentity[Any], readers: ByIdentity[
 
 def _equal(a: Any, b: Any) -> bool:
     return a.op.same_as(b.op) and all(map(structural_equal, items(a.args), items(b.args)))
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    number = 1
-    while (free := f"{name}_{number}") in taken:
-        number += 1
-    taken.add(free)
-    return free
 
 
 def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
