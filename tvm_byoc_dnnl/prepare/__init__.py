@@ -40,17 +40,6 @@ def merged(tables: Iterable[Rules]) -> dict[str, list[Rule]]:
     return rules
 
 
-@tvm.transform.module_pass(opt_level=0, name="ToDataflow")
-def _to_dataflow(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    return mod if all(map(_is_dataflow, mod.functions.values())) else relax.transform.ConvertToDataflow(min_size=1)(mod)
-
-
-def _is_dataflow(func: Any) -> bool:
-    """Whether all bindings of a function are in dataflow blocks, as those that importers make are."""
-    blocks = func.body.blocks if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr) else ()
-    return all(isinstance(block, relax.DataflowBlock) for block in blocks)
-
-
 #: Pass: what loses too many bits in the form that it has. It runs without `Prepare`, too.
 ExactForms = rewrite_pass("ExactForms", merged([rounded.RULES, norms.EXACT]), leaves_weights=True)
 
@@ -79,10 +68,8 @@ def Prepare(*, keep_transposed: bool = False) -> tvm.transform.Sequential:
     tables = dict(RULES)
     if keep_transposed:
         tables["constants"] = {**tables["constants"], **constants.KEEP_TRANSPOSED}
-    return tvm.transform.Sequential(
-        [
-            _to_dataflow,
-            rewrite_pass("CanonicalForms", merged(tables.values()), tidy=True),
-        ],
-        name="Prepare",
-    )
+    passes = [
+        relax.transform.ConvertToDataflow(min_size=1),
+        rewrite_pass("CanonicalForms", merged(tables.values()), tidy=True),
+    ]
+    return tvm.transform.Sequential(passes, name="Prepare")
