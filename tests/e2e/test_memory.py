@@ -100,13 +100,13 @@ def test_a_thousand_refusals() -> None:
     assert refused == (1 + _SPANS) * _ROUNDS
 
 
-def open_product() -> onnx.ModelProto:
-    """x [n, 256] -> relu(x @ w): every n has tensors of its own."""
+def open_product(inner: int = 256) -> onnx.ModelProto:
+    """x [n, inner] -> relu(x @ w): every n has tensors of its own."""
     model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 256] x) => (float[N, 256] y) '
-        "{ p = MatMul(x, w) y = Relu(p) }"
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N, INNER] x) => (float[N, 256] y) '
+        "{ p = MatMul(x, w) y = Relu(p) }".replace("INNER", str(inner))
     )
-    weights = np.linspace(-1, 1, 256 * 256, dtype="float32").reshape(256, 256)
+    weights = np.linspace(-1, 1, inner * 256, dtype="float32").reshape(inner, 256)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     return model
 
@@ -129,12 +129,12 @@ def test_closing_gives_back_the_memory_of_all_sizes() -> None:
 
 
 def test_tensors_of_open_sizes_are_not_kept() -> None:
-    run = byoc.Runner(byoc.compile(open_product(), compiler=[]))
+    run = byoc.Runner(byoc.compile(open_product(4), compiler=[]))
 
     def grown(first: int) -> int:
         before = resident()
         for rows in range(first, first + 200, 4):  # 4 MB each
-            run(np.ones((rows, 256), "float32"))
+            run(np.ones((rows, 4), "float32"))
         return resident() - before
 
     assert min(grown(first) for first in (4000, 4001, 4002)) < 60 << 20

@@ -32,6 +32,7 @@ def acme() -> Iterator[str]:
     byoc.unregister_compiler("acme")
 
 
+@pytest.mark.sweep  # it measures for half a minute
 def test_the_compiler_that_cuts_a_network_into_pieces_is_found(acme: str, tmp_path: Path) -> None:
     network = onnx.shape_inference.infer_shapes(light_model("squeezenet"))
     model = Extractor(network).extract_model(["data_0"], ["r16"])  # its first two modules

@@ -100,7 +100,7 @@ def test_activations(name: str) -> None:
     ("cell", "stored"),
     [
         *(pytest.param(cell, "float32", marks=[] if cell == "lstm" else pytest.mark.sweep) for cell in GATES),
-        ("lstm", "bfloat16"),
+        pytest.param("lstm", "bfloat16", marks=pytest.mark.sweep),
         ("lbr_gru", "int8"),
     ],
 )
