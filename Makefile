@@ -24,7 +24,7 @@ PEERS  := $(VENV)/.peers
 ZOO    := $(VENV)/.zoo
 TORCH  := $(VENV)/.torch
 
-.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-runtime-wheel test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company rates bench-dynamic bench-products bench-int8 bench-drift bench-weights bench-language bench-applications docs docs-conformance clean
+.PHONY: help build demo test test-py test-cpp test-kit test-packaging test-builds test-sweep test-onnx test-large test-stress test-tsan golden test-browser test-tvm026 test-differential test-isa test-asan fuzz lint format bench bench-load bench-company rates bench-dynamic bench-products bench-int8 bench-drift bench-weights bench-language bench-applications docs docs-conformance clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -101,14 +101,14 @@ test-kit: $(NATIVE)  ##+ the whole conformance kit on dnnl and ccompiler, side b
 test-kit-%: $(NATIVE)
 	@$(PY) -m pytest -m kit 'tests/conformance/test_backends.py::test_conforms[$*]' $(ARGS)
 
-test-packaging: $(NATIVE)  ##+ sdist, wheel and editable install, and a vendor's package beside them, in clean environments
+test-packaging: $(NATIVE)  ##+ sdist and wheel, and a vendor's package beside them, in clean environments
 	@$(PY) -m pytest -m "packaging and not large" tests/packaging $(ARGS)
 
 test-sweep: $(NATIVE)  ##+ the wide sweeps, of which make test runs a case of each kind, in two processes
 	@$(PY) -m pytest -m sweep -n $(JOBS) $(ARGS)
 
-test-runtime-wheel: $(NATIVE)  ##+ the wheel tvm-byoc-runtime, in an environment without TVM
-	@$(PY) -m pytest -m "packaging and large" tests/packaging/test_runtime_wheel.py $(ARGS)
+test-builds: $(NATIVE)  ##+ what compiles all of it again: the editable install, and the wheel tvm-byoc-runtime without TVM
+	@$(PY) -m pytest -m "packaging and large" tests/packaging $(ARGS)
 
 .PHONY: test-openvino test-litert test-ethosu
 test-openvino: $(NATIVE) $(PEERS)  ##+ examples/openvino_backend: its wheel beside ours, its tests, a share of the kit

@@ -112,6 +112,7 @@ def test_source_output_needs_no_headers_but_ours_and_no_package_to_run(
     assert environment.run(RUN, *files).split() == ["True", "False"]
 
 
+@pytest.mark.large
 def test_editable_install_uses_the_tree(
     copy_source: Callable[[], Path], new_environment: Callable[..., Environment]
 ) -> None:
