@@ -5,25 +5,23 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bitset>
 #include <chrono>
 #include <ctime>
-#include <limits>
 
 #include "common/grant.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
-constexpr size_t kTooOften = 2;          // late ones among the last eight calls
-constexpr double kMargin = 1.1;          // over the usual time of the next level
-constexpr int64_t kShortRest = 32;       // calls: attempts are fewer than one call of twenty
-constexpr int64_t kLongRest = 1024;      // calls
-constexpr double kLongestRest = 3;       // seconds, if that is more than a short rest
-constexpr int64_t kOnTime = 256;         // calls with all threads, after which patience ends
-constexpr int64_t kCallsBeforeLook = 8;  // at the next level
-constexpr int64_t kCallsOfLook = 2;
-constexpr int kCallsOfPause = 24;  // of which one is stopped, so that nothing is done about it
+constexpr double kMargin = 1.1;      // over the next level's usual time, of a late call
+constexpr double kRecentCalls = 12;  // over which the mean is taken
+constexpr double kMostOfMean = 3;    // as much counts a call that took longer than this
+constexpr int64_t kCallsBeforeLook = 8, kCallsOfLook = 2;
+constexpr double kCallsToRepay = 128;              // what an attempt has lost: less than 1 %
+constexpr double kShortRest = 16, kLongRest = 32;  // calls
+constexpr double kLongestRest = 2;                 // seconds, if that is more than a long rest
+constexpr int kCallsOfPause = 24;       // of which one is stopped, so that nothing is done about it
+constexpr double kShortestCall = 1e-9;  // seconds
 
 std::atomic<int64_t> running{0}, begun{0};
 
@@ -51,93 +49,58 @@ int Pace::Threads(int all, const Allowance& allowed) {
   if (levels_.empty()) {
     for (int threads = all; threads > 1; threads /= 2) levels_.push_back({threads});
     levels_.push_back({1});
-    patience_ = kShortRest;
   }
   size_t level = level_ > 0 && rest_ <= 0 ? level_ - 1 : level_;
   while (levels_[level].threads > std::max(1, allowed.threads)) ++level;
-  if (!IsWorthAPause(level, allowed)) ++level;
+  if (level + 1 < levels_.size() && IsForNext(level, allowed)) ++level;
   return levels_[level].threads;
 }
 
-bool Pace::IsWorthAPause(size_t level, const Allowance& allowed) const {
-  const Level& own = levels_[level];
-  if (allowed.pause == 0 || own.threads <= allowed.cores || level + 1 == levels_.size())
-    return true;
-  if (own.best * kCallsOfPause < allowed.between) return true;
-  const double others = levels_[level + 1].usual;
-  return others == 0 || own.best * own.threads / allowed.cores + allowed.pause < others;
+/// Whether a call uses the next level though its plan stays at this one: for a look, or in turn.
+bool Pace::IsForNext(size_t level, const Allowance& allowed) const {
+  const Level &own = levels_[level], &next = levels_[level + 1];
+  if (next.calls < kCallsOfLook) return own.calls >= kCallsBeforeLook && allowed.alone;
+  return allowed.pause > 0 && own.threads > allowed.cores &&
+         own.usual * kCallsOfPause >= allowed.between &&
+         own.usual * own.threads / allowed.cores + allowed.pause >= next.usual;
+}
+
+void Pace::StayAt(size_t level, double recent) {
+  level_ = level;
+  recent_ = recent;
+  rest_ = kShortRest;
 }
 
 bool Pace::Learn(int threads, double seconds) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = 0; i < levels_.size(); ++i) {
-    Level& level = levels_[i];
-    if (level.threads != threads) continue;
-    level.best = level.best == 0 ? seconds : std::min(level.best, seconds);
-    bool late = false;
-    if (i == level_) {
-      late = LearnHere(seconds);
-    } else if (i + 1 == level_) {
-      late = LearnFromAttempt(seconds);
-    }
-    level.usual = Follow(level.usual, seconds);
-    return late;
-  }
-  return false;
-}
+  size_t at = 0;
+  while (at < levels_.size() && levels_[at].threads != threads) ++at;
+  if (at == levels_.size()) return false;
+  Level& level = levels_[at];
+  seconds = std::max(seconds, kShortestCall);
+  level.usual = Follow(level.usual, seconds);
+  ++level.calls;
+  if (at == level_) --rest_;
+  if (at + 1 == levels_.size() || levels_[at + 1].calls < kCallsOfLook) return false;
 
-bool Pace::IsLate(size_t level, double seconds) const {
-  if (level + 1 == levels_.size()) return false;
-  const Level& next = levels_[level + 1];
-  double expected = next.usual;
-  if (expected == 0) {  // nothing gains more from threads than their number
-    expected = std::numeric_limits<double>::infinity();
-    for (const Level& known : levels_) {
-      if (known.best > 0) expected = std::min(expected, known.best * known.threads / next.threads);
+  const double next = levels_[at + 1].usual;
+  const double ratio = std::min(seconds / next, kMostOfMean);
+  if (at == level_) {
+    if (recent_ == 0) recent_ = std::min(level.usual / next, kMostOfMean);
+    recent_ += (ratio - recent_) / kRecentCalls;
+    if (recent_ > 1) StayAt(at + 1, 0);
+  } else if (at + 1 == level_) {
+    if (ratio < 1) {
+      StayAt(at, ratio);
+    } else {
+      const double most = std::max(kLongestRest / next, kLongRest);
+      rest_ = std::clamp(kCallsToRepay * (ratio - 1), kShortRest, most);
     }
   }
-  return seconds > kMargin * expected;
+  return ratio > kMargin;
 }
 
-void Pace::MoveTo(size_t level) {
-  level_ = level;
-  levels_[level].late = 0;
-  calls_ = 0;
-}
-
-bool Pace::LearnHere(double seconds) {
-  Level& level = levels_[level_];
-  const bool late = IsLate(level_, seconds);
-  ++calls_;
-  --rest_;
-  level.late = (level.late << 1 | static_cast<unsigned>(late)) & 0xff;
-  const bool knows_next = level_ + 1 == levels_.size() || levels_[level_ + 1].usual > 0;
-  if (std::bitset<8>(level.late).count() >= kTooOften) {
-    MoveTo(level_ + 1);
-    rest_ = patience_;
-    patience_ = std::min(2 * patience_, kLongRest);
-  } else if (!knows_next && calls_ == kCallsBeforeLook) {
-    MoveTo(level_ + 1);
-    rest_ = kCallsOfLook;
-  } else if (level_ == 0 && calls_ >= kOnTime) {
-    patience_ = kShortRest;
-  }
-  return late;
-}
-
-bool Pace::LearnFromAttempt(double seconds) {
-  const double usual = levels_[level_].usual;
-  if (seconds < usual) {
-    MoveTo(level_ - 1);
-    return false;
-  }
-  const double most = usual > 0 ? std::min<double>(kLongestRest / usual, kLongRest) : kLongRest;
-  rest_ = std::max(kShortRest, std::min(patience_, static_cast<int64_t>(most)));
-  patience_ = std::min(2 * patience_, kLongRest);
-  return true;
-}
-
-RunningCall::RunningCall() : number_(++begun) { ++running; }
+RunningCall::RunningCall() : number_(++begun), began_alone_(++running == 1) {}
 RunningCall::~RunningCall() { --running; }
 
 void RunningCall::ForgetAll() { running = 0; }
@@ -145,7 +108,7 @@ void RunningCall::ForgetAll() { running = 0; }
 Allowance RunningCall::Allowed() const {
   static Budget budget(GrantOfProcess());
   const Grant& grant = GrantOfProcess();
-  Allowance allowed{grant.Threads(), grant.cores};
+  Allowance allowed{grant.Threads(), IsAlone(), grant.cores};
   if (allowed.threads > grant.cores && budget.IsSpent(Now(), UsedSeconds())) {
     allowed.between = grant.period * grant.cores / allowed.threads;
     allowed.pause = grant.period - allowed.between;
@@ -159,6 +122,8 @@ Allowance RunningCall::Allowed() const {
   return allowed;
 }
 
-bool RunningCall::IsAlone() const { return running.load() == 1 && begun.load() == number_; }
+bool RunningCall::IsAlone() const {
+  return began_alone_ && running.load() == 1 && begun.load() == number_;
+}
 
 }  // namespace tvm_byoc_dnnl

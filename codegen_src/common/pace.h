@@ -10,9 +10,10 @@
 
 namespace tvm_byoc_dnnl {
 
-/// The threads that a call may use.
+/// What a call may use.
 struct Allowance {
   int threads = 1;
+  bool alone = true;   // no other call runs in this process: what this one takes is learned
   double cores = 1;    // that the control group grants
   double pause = 0;    // seconds for which it may stop a call that uses more than these; 0 for none
   double between = 0;  // seconds in which it does not, before and after
@@ -23,15 +24,18 @@ struct Allowance {
 /// The steps of a plan are divided among its threads beforehand, so every step waits for the last
 /// of them. A thread that shares its core with another program comes a time slice late, at every
 /// step: the call then takes many times as long as on fewer threads. So a plan has levels: all
-/// threads, half of them, a quarter, one. A call is late if the next level would have been faster.
-/// When two of eight calls were late, the next level is used for a while; then one call tries the
-/// level before, and when that pays, it is used again. Each attempt in vain doubles the while.
+/// threads, half of them, a quarter, one. Its calls stay at one level, by what they cost:
 ///
-/// Each plan looks at the next level once, for two calls behind the first eight: so a plan that had
-/// company from the beginning learns it, and one that is so small that fewer threads are faster.
+/// * Down: the recent calls took longer, on average, than those of the next level usually do.
+/// * Up: after a rest, one call tries the level before, and it took less time. An attempt in vain
+///   is followed by a rest that is the longer the more time it lost.
+/// * Look: the next level's time is unknown. After the first eight calls, two use that level. So a
+///   plan that had company from the beginning learns it, and one that is so small that fewer
+///   threads are faster.
+/// * Turn: a call that the control group may stop for a while uses the next level if that takes
+///   less time. Where fewer than one call of twenty is stopped, none does.
 ///
-/// A call that may be stopped for a while uses the next level if that takes less time. Where fewer
-/// than one call of twenty is stopped, none does.
+/// It knows no clock: times come in by Learn.
 class Pace {
  public:
   /// The threads of the next call: `all`, or a level with fewer. A plan is for one number of all
@@ -39,28 +43,24 @@ class Pace {
   int Threads(int all, const Allowance& allowed);
 
   /// Learns what a call with so many threads took, during which no other call ran in this process.
-  /// Returns whether it was late.
+  /// Returns whether it was late: the next level would have been faster.
   bool Learn(int threads, double seconds);
 
  private:
   struct Level {
     int threads;
-    double best = 0, usual = 0;  // seconds; 0: never used
-    unsigned late = 0;           // a bit for each of the last eight calls
+    int64_t calls = 0;
+    double usual = 0;  // seconds
   };
 
-  bool IsLate(size_t level, double seconds) const;
-  bool IsWorthAPause(size_t level, const Allowance& allowed) const;
-  void MoveTo(size_t level);
-  bool LearnHere(double seconds);
-  bool LearnFromAttempt(double seconds);
+  bool IsForNext(size_t level, const Allowance& allowed) const;
+  void StayAt(size_t level, double recent);
 
   std::mutex mutex_;
   std::vector<Level> levels_;
-  size_t level_ = 0;
-  int64_t rest_ = 0;      // calls until the level before is tried again
-  int64_t patience_ = 0;  // the next rest
-  int64_t calls_ = 0;     // at this level since it was entered
+  size_t level_ = 0;   // of the calls
+  double recent_ = 0;  // mean of these, as a multiple of what those of the next level take
+  double rest_ = 0;    // calls until the level before is tried again
 };
 
 /// Counts the calls that run in this process at the same time.
@@ -71,11 +71,10 @@ class RunningCall {
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;
 
-  /// The calls that run now share the cores of the process, and none uses more than the control
-  /// group grants, rounded up.
+  /// The calls that run now share the cores of the process.
   Allowance Allowed() const;
 
-  /// Whether no other call has run since this one began.
+  /// Whether no other call has run beside this one.
   bool IsAlone() const;
 
   /// For the child of a fork, in which no call runs.
@@ -83,6 +82,7 @@ class RunningCall {
 
  private:
   const int64_t number_;
+  const bool began_alone_;
 };
 
 }  // namespace tvm_byoc_dnnl

@@ -3,6 +3,7 @@
 #ifndef TVM_BYOC_DNNL_NATIVE_SAVED_REGION_H_
 #define TVM_BYOC_DNNL_NATIVE_SAVED_REGION_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "common/artifact.h"
 #include "common/engine.h"
+#include "common/grant.h"
 #include "common/region.h"
 #include "native/threads.h"
 
@@ -42,7 +44,8 @@ class SavedRegion {
            const PlanForThreads& plan_for) {
     const RunningCall call;
     const int all = engine_.Threads();
-    const int threads = plan.pace().Threads(all, call.Allowed());
+    const int granted = std::min(all, GrantOfProcess().Threads());
+    const int threads = plan.pace().Threads(granted, call.Allowed());
     std::optional<ScopedThreads> scope;
     std::shared_ptr<const Plan> fewer;
     if (threads < all) {
