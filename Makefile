@@ -298,7 +298,7 @@ bench-dynamic: $(NATIVE) $(PEERS)  ##* what open sizes cost over fixed ones, and
 $(BUILD)/applications: bench/applications.txt
 	@rm -rf $@ && $(PIP) install --no-deps --target $@ -r $<
 
-bench-applications: $(NATIVE) $(BUILD)/applications  ##* applications that use ONNX Runtime, unchanged on this package: ARGS=rapidocr
+bench-applications: $(NATIVE) $(TORCH) $(BUILD)/applications  ##* applications that use ONNX Runtime, unchanged on this package: ARGS=rapidocr
 	@$(PY) -m bench.applications $(BUILD)/applications $(ARGS)
 
 bench-company: $(NATIVE) $(PEERS)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50

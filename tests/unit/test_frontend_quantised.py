@@ -216,6 +216,19 @@ def test_quantised_binary(op: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("weight", "exact"), [(100, True), (120, False)])
+@pytest.mark.parametrize("op", ["ConvInteger", "MatMulInteger"])
+def test_the_weights_say_whether_float32_has_all_sums(op: str, weight: int, exact: bool) -> None:
+    """600 products of 255 and a weight, which is up to 252, may be more than 2²⁴: these are not, or are."""
+    shape, of_weights = ((1, 600, 2, 2), (4, 600, 1, 1)) if op == "ConvInteger" else ((2, 600), (600, 4))
+    nodes = [node(op, ["x", "w", "xz", "wz"], ["s"]), node("Add", ["s", "one"], ["y"])]
+    constants = {"w": np.full(of_weights, 3 + weight, "uint8"), "xz": np.uint8(0), "wz": np.uint8(3)}
+    constants["one"] = np.int32(1)
+    mod = to_relax(onnx_model(nodes, {"x": shape}, constants, dtypes={"x": 2, "y": TensorProto.INT32}))
+    assert ("dequantize" in str(mod)) == exact
+    assert (run(prepared(mod), np.full(shape, 255, "uint8"))[0] == 1 + 600 * 255 * weight).all()
+
+
 @pytest.mark.parametrize("op", ["ConvInteger", "MatMulInteger"])
 def test_integer_operators(op: str) -> None:
     weight = (4, 3, 3, 3) if op == "ConvInteger" else (11, 4)

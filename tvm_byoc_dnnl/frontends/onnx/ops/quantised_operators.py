@@ -143,21 +143,41 @@ _EXACT = 1 << 24
 @operator("ConvInteger", since=10)
 def _conv_integer(e: Emit, node: Node) -> Any:
     weight = node.needed(1)
-    depth = None if weight.shape is None else math.prod(weight.shape[1:])
-    return _integer(e, node, depth, (0, 0), lambda x, w: convolution(e, node, x, w))
+    dims = weight.shape or ()
+    return _integer(e, node, tuple(range(1, len(dims))), (0, 0), lambda x, w: convolution(e, node, x, w))
 
 
 @operator("MatMulInteger", since=10)
-def _matmul_integer(e: Emit, node: Node, data: Value) -> Any:
-    depth = (data.dims or (None,))[-1]
-    return _integer(e, node, depth, (-2, -1), lambda x, w: multiplied(e, x, w))
+def _matmul_integer(e: Emit, node: Node) -> Any:
+    rank = node.needed(1).rank or 1
+    return _integer(e, node, (max(rank - 2, 0),), (-2, -1), lambda x, w: multiplied(e, x, w))
 
 
-def _integer(e: Emit, node: Node, depth: Any, axes: tuple[int, int], product: Callable[[Value, Value], Value]) -> Value:
+def _largest_sum(node: Node, axes: tuple[int, ...], axis: int) -> float:
+    """No sum of products is further from 0; ``axes`` of the weights are summed over."""
+    x, weight, zero = node.needed(0), node.needed(1), node.input(3)
+    largest, each = (int(np.iinfo(v.dtype).max) - int(np.iinfo(v.dtype).min) for v in (x, weight))
+    dims = weight.dims or ()
+    sizes = [d for a in axes if dims and isinstance(d := dims[a], int)]
+    depth = math.prod(sizes) if len(sizes) == len(axes) else math.inf
+    centre = np.zeros((), "int32") if zero is None else zero.known
+    if depth * each * largest <= _EXACT or weight.known is None or centre is None or not weight.known.size:
+        return depth * each * largest
+    if centre.ndim == 1 and axis == 0:
+        centre = centre.reshape(-1, *[1] * (len(dims) - 1))
+    return float(np.abs(weight.known.astype("int32") - centre).sum(axes, dtype="int64").max()) * largest
+
+
+def _integer(
+    e: Emit,
+    node: Node,
+    summed: tuple[int, ...],
+    axes: tuple[int, int],
+    product: Callable[[Value, Value], Value],
+) -> Value:
     """The product of integers minus their zero points, as int32, or as float32 where only that is read."""
     given = [(node.needed(i), node.input(i + 2), axes[i]) for i in range(2)]
-    limit = math.prod(int(np.iinfo(x.dtype).max) - int(np.iinfo(x.dtype).min) for x, _, _ in given)
-    is_exact = isinstance(depth, int) and depth * limit <= _EXACT
+    is_exact = _largest_sum(node, summed, axes[1]) <= _EXACT
     by_matrix = any(zero is not None and (zero.rank or 0) - zero.sizes.count(1) > 1 for _, zero, _ in given)
     if by_matrix or not (is_exact or _is_read_as_float(node)):
         return product(*(_moved(e, node, *operand) for operand in given))
