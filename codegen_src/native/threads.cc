@@ -15,7 +15,6 @@ namespace {
 // A fork copies the thread that calls it and no other: in the child, the team of that thread would
 // be waited for without end.
 thread_local bool team_ended = false;
-thread_local bool scoped = false;
 
 /// Ends the team of the thread that is about to fork: each of the two processes then starts one
 /// when it needs it. That is not possible inside of a parallel region.
@@ -35,17 +34,10 @@ void SurviveForks() { pthread_atfork(BeforeFork, nullptr, InChild); }
 
 int MaxThreads() { return omp_get_max_threads(); }
 
-ScopedThreads::ScopedThreads(int threads)
-    : threads_before_(omp_get_max_threads()), alive_before_(scoped) {
+ScopedThreads::ScopedThreads(int threads) : threads_before_(omp_get_max_threads()) {
   omp_set_num_threads(threads);
-  scoped = true;
 }
 
-ScopedThreads::~ScopedThreads() {
-  omp_set_num_threads(threads_before_);
-  scoped = alive_before_;
-}
-
-bool ScopedThreads::IsAlive() { return scoped; }
+ScopedThreads::~ScopedThreads() { omp_set_num_threads(threads_before_); }
 
 }  // namespace tvm_byoc_dnnl

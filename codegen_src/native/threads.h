@@ -21,12 +21,8 @@ class ScopedThreads {
   ScopedThreads(const ScopedThreads&) = delete;
   ScopedThreads& operator=(const ScopedThreads&) = delete;
 
-  /// Whether the calling thread has one.
-  static bool IsAlive();
-
  private:
   const int threads_before_;
-  const bool alive_before_;
 };
 
 }  // namespace tvm_byoc_dnnl

@@ -117,7 +117,7 @@ std::string AskHost(const std::string& name, const std::string& error) {
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = tvm::ffi::reflection;
   KeepTeamOnAllCores();
-  SurviveForksInTVM();
+  UseTeamForTVM();
   SetEngineHelp(AskHost);
   refl::GlobalDef()
       .def("tvm_byoc_dnnl.ModuleCreate",
@@ -146,8 +146,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.Info", Info)
       .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
       .def("tvm_byoc_dnnl.MakePlans", MakePlans)
-      .def("tvm_byoc_dnnl.UseCaches", UseCaches)
-      .def("tvm_byoc_dnnl.UseOpenMPForTVM", UseOpenMPForTVM);
+      .def("tvm_byoc_dnnl.UseCaches", UseCaches);
 }
 
 }  // namespace

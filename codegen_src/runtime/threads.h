@@ -14,13 +14,8 @@ namespace tvm_byoc_dnnl {
 /// otherwise; before the pool exists.
 void KeepTeamOnAllCores();
 
-/// Lets the parallel loops of TVM modules compute in the child of a fork as before. Those of
-/// modules that were loaded before this call are not covered.
-void SurviveForksInTVM();
-
-/// Runs the parallel loops of the TVM modules that are loaded from now on with OpenMP, on the
-/// engines' team.
-void UseOpenMPForTVM();
+/// Runs the parallel loops of the TVM modules that are loaded from now on with the engines' team.
+void UseTeamForTVM();
 
 /// Runs `int work(part, parts)` for each part, as byoc_on_team does for kernels.
 template <typename Work>

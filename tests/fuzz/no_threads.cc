@@ -8,11 +8,9 @@ namespace tvm_byoc_dnnl {
 
 void KeepTeamOnAllCores() {}
 void SurviveForks() {}
-void SurviveForksInTVM() {}
-void UseOpenMPForTVM() {}
+void UseTeamForTVM() {}
 int MaxThreads() { return 1; }
-ScopedThreads::ScopedThreads(int) : threads_before_(1), alive_before_(false) {}
+ScopedThreads::ScopedThreads(int) : threads_before_(1) {}
 ScopedThreads::~ScopedThreads() {}
-bool ScopedThreads::IsAlive() { return false; }
 
 }  // namespace tvm_byoc_dnnl

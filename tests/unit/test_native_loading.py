@@ -165,5 +165,5 @@ def test_importing_the_package_loads_nothing_native():
 
 @pytest.mark.native
 def test_functions_are_registered():
-    for name in ("ModuleCreate", "Probe", "EngineInfo", "Info", "UseOpenMPForTVM"):
+    for name in ("ModuleCreate", "Probe", "EngineInfo", "Info", "UseCaches"):
         assert callable(_native.function(f"tvm_byoc_dnnl.{name}"))

@@ -11,46 +11,77 @@ import pytest
 
 pytestmark = pytest.mark.native
 
-# A process of its own: the launcher is one per process, for the modules that are loaded after the switch.
-PARALLEL_LOOP = """
+# A process of its own: the launcher is one per process, for the modules that are loaded after the library.
+PARALLEL_LOOPS = """
+import json
 import os
+import threading
 import numpy as np
 import tvm
-from tvm import s_tir, te
+from tvm.script import tirx as T
 from tvm_byoc_dnnl.core import _native
 
 _native.load()
 
-def compiled():
-    x = te.placeholder((1000,), "float32", "x")
-    y = te.compute((1000,), lambda i: x[i] * te.const(2, "float32"), "y")
-    sch = s_tir.Schedule(te.create_prim_func([x, y]))
-    sch.parallel(sch.get_loops(sch.get_sblock("y"))[0])
-    return tvm.compile(sch.mod, "llvm")
+@T.prim_func
+def main(x: T.Buffer((999,), "float32"), y: T.Buffer((999,), "float32"), z: T.Buffer((999,), "float32")):
+    with T.attr(0, "pragma_parallel_launch_point", 1):
+        with T.attr(0, "pragma_parallel_barrier_when_finish", 1):
+            for i in T.parallel(999):
+                y[i] = x[i] * T.float32(2)
+        for i in T.parallel(999):
+            z[i] = y[998 - i]
+
+@T.prim_func
+def calls(room: T.int32):
+    for i in T.parallel(64):
+        T.evaluate(T.call_packed("seen_by_a_loop", room))
 
 def threads():
     return len(os.listdir("/proc/self/task"))
 
-_native.function("tvm_byoc_dnnl.UseOpenMPForTVM")()
-f = compiled()
-x, y = tvm.runtime.tensor(np.arange(1000, dtype="float32")), tvm.runtime.tensor(np.zeros(1000, "float32"))
+f = tvm.compile(tvm.IRModule({"main": main, "calls": calls}), "llvm")
+x = np.arange(999, dtype="float32")
+y, z = tvm.runtime.tensor(np.zeros_like(x)), tvm.runtime.tensor(np.zeros_like(x))
 before = threads()
-f["main"](x, y)
-np.testing.assert_array_equal(y.numpy(), 2 * x.numpy())
+for _ in range(20):
+    f["main"](tvm.runtime.tensor(x), y, z)
+    np.testing.assert_array_equal(z.numpy(), 2 * x[::-1])
+    y.copyfrom(np.zeros_like(x))
 omp = int(os.environ["OMP_NUM_THREADS"])
-assert threads() - before <= omp - 1, (before, threads())  # OpenMP's team, and no pool of TVM's beside it
+assert threads() - before == omp - 1, (before, threads())  # OpenMP's team, and no pool of TVM's beside it
 assert len(os.sched_getaffinity(0)) == int(os.environ["CORES"])  # nobody bound us to fewer cores
+
+# Two that run at the same time share the cores.
+seen, inside, leave = ([set(), set()], threading.Event(), threading.Event())
+
+@tvm.register_global_func("seen_by_a_loop")
+def seen_by_a_loop(room):
+    seen[room].add(threading.get_native_id())
+    if room == 0:
+        inside.set()
+        leave.wait()
+
+first = threading.Thread(target=f["calls"], args=[0])
+first.start()
+inside.wait()
+f["calls"](1)
+leave.set()
+first.join()
+cores = min(len(os.sched_getaffinity(0)), json.loads(_native.function("tvm_byoc_dnnl.Info")())["granted_cores"])
+assert len(seen[1]) == min(omp, max(1, cores // 2)), (seen, cores)
 """
 
 
-def test_parallel_loops_run_on_the_openmp_team():
+def test_parallel_loops_run_on_the_openmp_team_and_wait_for_each_other(tmp_path):
+    (tmp_path / "loops.py").write_text(PARALLEL_LOOPS)  # TVMScript reads its source
     environment = os.environ | {
         "OMP_NUM_THREADS": "3",
         "TVM_NUM_THREADS": "5",
         "CORES": str(len(os.sched_getaffinity(0))),
     }
     environment.pop("TVM_BIND_THREADS", None)
-    ran = subprocess.run([sys.executable, "-c", PARALLEL_LOOP], env=environment, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, tmp_path / "loops.py"], env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-2000:]
 
 
