@@ -234,20 +234,21 @@ test-serve-load: $(NATIVE)  ##+ a minute of load on tvm-byoc serve, every answer
 
 .PHONY: wheel release-check
 # auditwheel refuses symbols newer than those of manylinux_2_28. It excludes what other wheels bring.
-wheel: $(VENV)/.release build/sysroot  ##* dist/: the sdist, and the wheel for manylinux_2_28 that is made from it
+wheel: $(VENV)/.release build/sysroot  ##* dist/: the sdist, and the wheels for manylinux_2_28 that are made from it
 	@rm -rf dist build/wheel && mkdir -p dist build/wheel
 	@$(PY) -m build --sdist --no-isolation --outdir dist . > build/wheel/log
 	@CMAKE_TOOLCHAIN_FILE=$(abspath release/portable.cmake) TVM_BYOC_DNNL_SYSROOT=$(abspath build/sysroot) \
-	  $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel dist/*.tar.gz
+	  $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel dist/*.tar.gz \
+	  "tvm-byoc-runtime @ file://$$(echo $(abspath dist)/*.tar.gz)#subdirectory=runtime_wheel"
 	@PATH=$(abspath $(VENV))/bin:$$PATH auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
-	  --exclude libtvm_ffi.so --exclude libdnnl.so.3 --wheel-dir dist build/wheel/*.whl
+	  --exclude libtvm_ffi.so --exclude libdnnl.so.3 --exclude libgomp.so.1 --wheel-dir dist build/wheel/*.whl
 
 release-check: $(NATIVE) wheel  ##* that dist/ can be published; tries the wheel in a bare Debian (needs root and debootstrap)
 	@$(VENV)/bin/twine check --strict dist/*
 	@$(PY) release/check.py dist
-	@rm -rf build/image && mkdir -p build/image && cp dist/*.whl release/run.py build/image
+	@rm -rf build/image && mkdir -p build/image && cp dist/tvm_byoc_dnnl-*.whl release/run.py build/image
 	@$(PY) release/model.py build/image
-	@$(PIP) download --only-binary :all: --dest build/image/wheels dist/*.whl
+	@$(PIP) download --only-binary :all: --dest build/image/wheels dist/tvm_byoc_dnnl-*.whl
 	@$(PY) release/docker.py release/Dockerfile build/image --root build/image/root --wheels build/image/wheels
 
 .PHONY: lint-style lint-types

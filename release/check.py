@@ -17,11 +17,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TAG = "py3-none-manylinux_2_28_x86_64"
 LICENCES = {"LICENSE", "THIRD-PARTY-NOTICES.txt", "GPL-3.0.txt", "GCC-exception-3.1.txt"}
+#: package → the files of others that its folder of libraries must have
+OF_OTHERS = {
+    "tvm_byoc_dnnl": ("libgomp.so.1",),
+    "tvm_byoc_runtime": ("libgomp.so.1", "libdnnl.so.3", "libdnnl-THIRD-PARTY-PROGRAMS.txt"),
+}
 
 
 def problems_of_wheel(wheel: Path, version: str) -> Iterable[str]:
     """What is wrong with a wheel: its name, metadata, licences and libraries."""
-    if wheel.name != f"tvm_byoc_dnnl-{version}-{TAG}.whl":
+    package = wheel.name.partition("-")[0]
+    if package not in OF_OTHERS or wheel.name != f"{package}-{version}-{TAG}.whl":
         yield f"the wheel is called {wheel.name}; expected version {version} and the tag {TAG}"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -31,8 +37,9 @@ def problems_of_wheel(wheel: Path, version: str) -> Iterable[str]:
         yield f"the wheel says version {metadata['Version']}; pyproject.toml says {version}"
     found = {Path(n).name for n in names if n.startswith(f"{info}/licenses/")}
     yield from (f"the wheel lacks the licence file {name}" for name in sorted(LICENCES - found))
-    if "tvm_byoc_dnnl/lib/libgomp.so.1" not in names:
-        yield "the wheel lacks libgomp.so.1; `make wheel` adds it"
+    for name in OF_OTHERS.get(package, ()):
+        if f"{package}/lib/{name}" not in names:
+            yield f"the wheel lacks {name}; `make wheel` adds it"
     copies = [n for n in names if ".libs/" in n]
     if copies:
         yield f"auditwheel has copied libraries that no licence file names: {', '.join(copies)}"
@@ -58,18 +65,21 @@ def problems_of_changelog(text: str, version: str) -> Iterable[str]:
 
 
 def main(folder: Path) -> int:
-    """Check the wheel and the sdist in a folder; what is wrong is printed."""
+    """Check the wheels and the sdist in a folder; what is wrong is printed."""
     match = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
     assert match is not None
     version = match.group(1)
-    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    wrong = [*problems_of_wheel(wheel, version), *problems_of_sdist(sdist, version)]
+    wheels, (sdist,) = sorted(folder.glob("*.whl")), folder.glob("*.tar.gz")
+    wrong = [p for wheel in wheels for p in problems_of_wheel(wheel, version)]
+    found = {wheel.name.partition("-")[0] for wheel in wheels}
+    wrong += [f"there is no wheel of {package}" for package in sorted(OF_OTHERS.keys() - found)]
+    wrong += problems_of_sdist(sdist, version)
     for line in wrong:
         print(f"wrong: {line}")
     for line in problems_of_changelog((ROOT / "CHANGELOG.md").read_text(), version):
         print(f"to do before you publish: {line}")
     if not wrong:
-        print(f"{wheel.name} and {sdist.name} are complete")
+        print(f"{', '.join(path.name for path in (*wheels, sdist))} are complete")
     return int(bool(wrong))
 
 

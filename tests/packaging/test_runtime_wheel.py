@@ -34,5 +34,6 @@ def test_the_wheel_of_the_runtime_needs_numpy_alone(
     run(*build, "--wheel-dir", tmp_path, copy_source() / "runtime_wheel", cwd=tmp_path)
     environment.pip("install", "--no-deps", *tmp_path.glob("*.whl"))
     assert environment.run(RUN, *files).split() == ["True", "False"]
+    assert (environment.site_packages / "tvm_byoc_runtime/lib/libdnnl-THIRD-PARTY-PROGRAMS.txt").stat().st_size
     packed = sum(f.stat().st_size for f in (environment.site_packages / "tvm_byoc_runtime").rglob("*") if f.is_file())
     assert packed < 80 << 20

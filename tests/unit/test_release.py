@@ -26,22 +26,26 @@ def load(name: str):
 check, docker = load("check"), load("docker")
 
 
+PACKAGES = ["tvm_byoc_dnnl", "tvm_byoc_runtime"]
+
+
 def make_wheel(
-    folder: Path, tag: str = TAG, version: str = "1.0", licences=LICENCES, libraries=("libgomp.so.1",)
+    folder: Path, package: str, tag: str = TAG, version: str = "1.0", licences=LICENCES, libraries=None
 ) -> Path:
-    path = folder / f"tvm_byoc_dnnl-1.0-{tag}.whl"
-    info = "tvm_byoc_dnnl-1.0.dist-info"
+    path = folder / f"{package}-1.0-{tag}.whl"
+    info = f"{package}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.4\nName: tvm-byoc-dnnl\nVersion: {version}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.4\nName: {package}\nVersion: {version}\n")
         for name in licences:
             archive.writestr(f"{info}/licenses/licenses/{name}", "text")
-        for name in libraries:
-            archive.writestr(name if "/" in name else f"tvm_byoc_dnnl/lib/{name}", "")
+        for name in check.OF_OTHERS[package] if libraries is None else libraries:
+            archive.writestr(name if "/" in name else f"{package}/lib/{name}", "")
     return path
 
 
-def test_a_whole_wheel_is_right(tmp_path: Path) -> None:
-    assert list(check.problems_of_wheel(make_wheel(tmp_path), "1.0")) == []
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_whole_wheel_is_right(tmp_path: Path, package: str) -> None:
+    assert list(check.problems_of_wheel(make_wheel(tmp_path, package), "1.0")) == []
 
 
 @pytest.mark.parametrize(
@@ -55,8 +59,14 @@ def test_a_whole_wheel_is_right(tmp_path: Path) -> None:
     ],
 )
 def test_a_wheel_with_a_fault_is_refused(tmp_path: Path, changes, message) -> None:
-    (problem,) = check.problems_of_wheel(make_wheel(tmp_path, **changes), "1.0")
+    (problem,) = check.problems_of_wheel(make_wheel(tmp_path, "tvm_byoc_dnnl", **changes), "1.0")
     assert re.search(message, problem)
+
+
+def test_the_runtimes_wheel_has_the_licences_of_its_libraries(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "tvm_byoc_runtime", libraries=("libgomp.so.1",))
+    missing = [line.split()[3].rstrip(";") for line in check.problems_of_wheel(wheel, "1.0")]
+    assert missing == ["libdnnl.so.3", "libdnnl-THIRD-PARTY-PROGRAMS.txt"]
 
 
 def test_an_sdist_without_a_file_is_refused(tmp_path: Path) -> None:

@@ -142,9 +142,8 @@ _EXACT = 1 << 24
 
 @operator("ConvInteger", since=10)
 def _conv_integer(e: Emit, node: Node) -> Any:
-    weight = node.needed(1)
-    dims = weight.shape or ()
-    return _integer(e, node, tuple(range(1, len(dims))), (0, 0), lambda x, w: convolution(e, node, x, w))
+    summed = tuple(range(1, node.needed(1).rank or 0))
+    return _integer(e, node, summed, (0, 0), lambda x, w: convolution(e, node, x, w))
 
 
 @operator("MatMulInteger", since=10)
@@ -159,7 +158,7 @@ def _largest_sum(node: Node, axes: tuple[int, ...], axis: int) -> float:
     largest, each = (int(np.iinfo(v.dtype).max) - int(np.iinfo(v.dtype).min) for v in (x, weight))
     dims = weight.dims or ()
     sizes = [d for a in axes if dims and isinstance(d := dims[a], int)]
-    depth = math.prod(sizes) if len(sizes) == len(axes) else math.inf
+    depth = math.prod(sizes) if sizes and len(sizes) == len(axes) else math.inf
     centre = np.zeros((), "int32") if zero is None else zero.known
     if depth * each * largest <= _EXACT or weight.known is None or centre is None or not weight.known.size:
         return depth * each * largest
