@@ -179,6 +179,19 @@ CASES = [
         for k, p in (("LINEAR", "NONE"), ("RBF", "NONE"), ("RBF", "LOGISTIC"))
         for classes, labels in (([2, 3], [7, 4]), ([2, 2, 1], [4, 2, 9]))
     ),
+    *(
+        _case(
+            f"probabilities {c} {p}",
+            "SVMClassifier",
+            X,
+            LABELLED,
+            **_machine(c, "RBF", [*range(len(c))]),
+            prob_a=_uniform(len(c) * (len(c) - 1) // 2),
+            prob_b=_uniform(len(c) * (len(c) - 1) // 2),
+            post_transform=p,
+        )
+        for c, p in (([2, 3], "NONE"), ([2, 2, 1], "SOFTMAX"), ([2, 1, 2, 3], "NONE"))
+    ),
     _case(
         "linear",
         "SVMClassifier",
@@ -283,12 +296,6 @@ def test_a_zip_map_gives_the_scores_of_each_class() -> None:
         ("OneHotEncoder", None, {"cats_int64s": [1], "zeros": 0}, "must stop at an unknown category"),
         ("LabelEncoder", None, {"keys_int64s": [1], "values_strings": ["a"]}, "maps strings"),
         ("LinearClassifier", LABELLED, _linear(2, classlabels_strings=["a", "b"]), "gives labels that are strings"),
-        (
-            "SVMClassifier",
-            LABELLED,
-            _machine([2, 3], "RBF", [0, 1], prob_a=[1.0], prob_b=[0.0]),
-            "computes probabilities",
-        ),
     ],
 )
 def test_what_is_refused_is_named(op: str, outputs: Any, attrs: dict[str, Any], reason: str) -> None:

@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _LONGEST = 1 << 40  # no dim is longer
+_ONE = tirx.IntImm("int64", 1)
 _orders = itertools.count()
 
 
@@ -370,6 +371,8 @@ def _atom_expr(atom: _Atom) -> Any:
     if atom.expr is None:
         make = {"floordiv": tirx.floordiv, "min": tirx.min, "max": tirx.max}[atom.kind]
         atom.expr = make(*map(expr_of, atom.args))
+        if atom.kind == "floordiv" and isinstance(atom.args[1], Dim):  # a division by 0 would end the process
+            atom.expr = tirx.floordiv(expr_of(atom.args[0]), tirx.max(expr_of(atom.args[1]), _ONE))
     return atom.expr
 
 
@@ -382,6 +385,8 @@ def size_of(expr: Any) -> Size:
     if is_a(expr, tirx.Var):
         return _of(_atom("symbol", expr))
     kind = type(expr)
+    if kind is tirx.FloorDiv and is_a(expr.b, tirx.Max) and is_a(expr.b.b, tirx.IntImm) and expr.b.b.value == 1:
+        return size_of(expr.a) // size_of(expr.b.a)  # see `_atom_expr`
     if kind in _READ:
         return _READ[kind](size_of(expr.a), size_of(expr.b))
     return _of(_atom("opaque", expr))

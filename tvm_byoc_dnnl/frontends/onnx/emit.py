@@ -265,18 +265,18 @@ class Emit:
             count, wanted = product(x.dims), product(dims)
             if x.is_constant and x.memory is not None and x.memory.size < LARGE and count == wanted:
                 return Value(known=x.known.reshape(dims))  # type: ignore[union-attr]
-            if count == 0 and wanted == 0:
-                return self.call(relax.op.zeros, self.shape(dims), dtype=x.stored)
             if not equal(count, wanted):
                 if not isinstance(count, Dim) and not isinstance(wanted, Dim):
                     raise self.refused(f"reshapes {count} elements to ({', '.join(map(str, dims))})")
-                is_nothing = isinstance(count, int) and count == 0  # a 0 keeps an axis in TVM's reshape
+                is_nothing = isinstance(count, int) and count == 0
                 flat = (
                     self.call(relax.op.zeros, self.shape([0]), dtype=x.stored)
                     if is_nothing
                     else self.call(relax.op.reshape, x, self.shape([count]))
                 )
                 x = self.agree(flat, [wanted])
+            if any(isinstance(d, int) and d == 0 for d in dims):  # a 0 keeps an axis in TVM's reshape
+                return self.call(relax.op.zeros, self.shape(dims), dtype=x.stored)
         return self.call(relax.op.reshape, x, self.shape(dims))
 
     def cut(self, x: Value, axis: int, start: Size, end: Size) -> Value:
@@ -294,9 +294,12 @@ class Emit:
         return self.call(relax.op.permute_dims, x, axes=list(axes))
 
     def expand(self, x: Value, dims: Sequence[Size]) -> Value:
-        """A value repeated along axes of size 1."""
-        if x.dims is not None and len(x.dims) == len(dims) and all(map(_is_same, x.dims, dims)):
-            return x
+        """A value repeated along axes of size 1; its open sizes are those of the result, which a call checks."""
+        if x.dims is not None and len(x.dims) <= len(dims):
+            own = dims[len(dims) - len(x.dims) :]
+            x = self.agree(x, [s if isinstance(d, Dim) else d for d, s in zip(x.dims, own, strict=True)])
+            if len(x.sizes) == len(dims) and all(map(_is_same, x.sizes, dims)):
+                return x
         return self.call(relax.op.broadcast_to, x, self.shape(dims))
 
 

@@ -250,8 +250,8 @@ class Walk:
         body = definition_of(node)
         if body is not None:
             return self.body(node, body)
-        if entry is not None:
-            raise node.refused("has no definition for these inputs")
+        if entry is not None or has_definition(node):
+            raise node.refused("has no definition for these inputs; fix their open dims")
         raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
 
     def missing(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[str]:

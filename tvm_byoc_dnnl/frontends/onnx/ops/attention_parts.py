@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..dim import Dim, Size, equal, expr_of
+from ..dim import Dim, Size, equal, expr_of, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value, numbers
+from .products import multiplied
 
 __all__ = [
     *("Attended", "Mask", "arange", "attend", "columns", "joined", "number", "rotated", "split_heads"),
@@ -147,27 +148,28 @@ def attend(
         ``(N,)``: a score of each head that takes a share and gives nothing.
     """
     heads, width = query.sizes[1], query.sizes[3]
-    if scale is None:
-        if isinstance(width, Dim):
-            raise e.refused("has an open head size, and no `scale`; fix it")
-        scale = 1.0 / math.sqrt(width)
-    key, value = _repeated(e, key, heads), _repeated(e, value, heads)
-    scores = e.matmul(query, e.transpose(key, [0, 1, 3, 2])) * scale
+    factor: Any = scale
+    if scale is None and isinstance(width, Dim):
+        factor = 1.0 / e.sqrt(e.cast(e.reshape(number(max_of(width, 1)), []), query.dtype))
+    elif scale is None:
+        factor = 1.0 / math.sqrt(max_of(width, 1))  # type: ignore[arg-type]
+    key, value = (e.cast(_repeated(e, x, heads), query.dtype) for x in (key, value))
+    scores = multiplied(e, query, e.transpose(key, [0, 1, 3, 2])) * factor
     capped = scores
     if softcap:
         capped = e.tanh(scores / softcap) * softcap
     bias = None if mask is None else mask.bias
     if bias is None:
         shares = _shares(e, capped, sink)
-        return Attended(e.matmul(shares, value), scores, capped, capped, shares)
+        return Attended(multiplied(e, shares, value), scores, capped, capped, shares)
     biased = capped + bias
     hidden = _hidden(e, bias) if mask is not None and mask.may_hide_all else None
     if hidden is None:
         shares = _shares(e, biased, sink)
-        return Attended(e.matmul(shares, value), scores, capped, biased, shares)
+        return Attended(multiplied(e, shares, value), scores, capped, biased, shares)
     # A softmax of nothing but -∞ is NaN, and so may be the numbers of a row that sees something.
     shares = _shares(e, capped + e.where(hidden, 0.0, bias), sink)
-    out, shares = (e.where(hidden, 0.0, x) for x in (e.matmul(shares, value), shares))
+    out, shares = (e.where(hidden, 0.0, x) for x in (multiplied(e, shares, value), shares))
     return Attended(out, scores, capped, biased, shares)
 
 
@@ -184,7 +186,7 @@ def _repeated(e: Emit, x: Value, heads: Size) -> Value:
     batch, own, length, width = x.sizes
     if equal(own, heads):
         return x
-    if isinstance(own, Dim) or isinstance(heads, Dim) or heads % own:
+    if not isinstance(own, Dim) and not isinstance(heads, Dim) and (not own or heads % own):
         raise e.refused(f"has {heads} heads of queries and {own} of keys; expected a multiple")
     each = e.expand(e.reshape(x, [batch, own, 1, length, width]), [batch, own, heads // own, length, width])
     return e.reshape(each, [batch, heads, length, width])
@@ -237,9 +239,9 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
     """``x (B, S, N, H)`` turned by ``cos`` and ``sin (B or 1, S, R)``; columns behind the first ``2·R`` stay."""
     batch, length, heads, width = x.sizes
     half = cos.sizes[-1]
-    if isinstance(half, Dim) or isinstance(width, Dim):
+    if isinstance(half, Dim):
         raise e.refused(f"rotates {half} pairs of {width} columns; fix these open sizes")
-    if 2 * half > width:
+    if not isinstance(width, Dim) and 2 * half > width:
         raise e.refused(f"rotates {2 * half} columns of heads that have {width}")
     cos, sin = (e.reshape(t, [*t.sizes[:2], 1, half]) for t in (cos, sin))
     turning = columns(e, x, 3, 0, 2 * half)
@@ -251,7 +253,9 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
     parts = [first * cos - second * sin, second * cos + first * sin]
     if interleaved:
         parts = [e.reshape(e.stack(parts, -1), [batch, length, heads, 2 * half])]
-    if 2 * half < width:
+    if not isinstance(width, int):
+        parts.append(e.cut(e.agree(x, [*x.sizes[:3], max_of(width, 2 * half)]), 3, 2 * half, width))
+    elif 2 * half < width:
         parts.append(columns(e, x, 3, 2 * half, width))
     return parts[0] if len(parts) == 1 else e.concat(parts, 3)
 

@@ -120,7 +120,9 @@ def _numbers(dtype: str, count: int) -> np.ndarray:
 
 
 def from_short_float(e: Emit, x: Value) -> Value:
-    """The numbers as float32."""
+    """The numbers of a dtype of 16 bits or fewer as float32."""
+    if not is_short_float(x.dtype):
+        return e.cast(x, "float32")
     table = _numbers(x.dtype, _CODES[x.dtype])
 
     def compute(data: Any, numbers: Any) -> Any:

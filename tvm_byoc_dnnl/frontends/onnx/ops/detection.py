@@ -46,6 +46,7 @@ def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_poi
     """Boxes of each class from the highest score on, but those that overlap by more than the threshold."""
     is_centre = bool(center_point_box)
     (batch, classes, count), least = scores.sizes, node.input(4)
+    boxes = e.agree(boxes, [batch, count, 4])
     most = node.input(2) or e.const([0])
     (limit,) = [int(most.known.reshape(-1)[0])] if most.is_constant else [None]  # type: ignore[union-attr]
     if limit is not None and limit <= 0:
@@ -211,11 +212,13 @@ def _grid_sample(e: Emit, node: Node) -> Any:
     method, rank = _METHODS.get(mode, mode), data.rank
     if rank not in (4, 5) or (rank == 5 and method == "bicubic"):
         raise node.refused(f"has data of {data} and the mode {mode}; expected 4 axes, or 5 and another mode than cubic")
-    return e.grid_sample(
-        data,
-        e.transpose(grid, [0, rank - 1, *range(1, rank - 1)]),
+    wide = "float64" if "float64" in (data.dtype, grid.dtype) or "int" in data.dtype else "float32"
+    made = e.grid_sample(
+        data if data.dtype == grid.dtype else e.cast(data, wide),
+        e.transpose(grid if data.dtype == grid.dtype else e.cast(grid, wide), [0, rank - 1, *range(1, rank - 1)]),
         method=method,
         layout="NCHW" if rank == 4 else "NCDHW",
         padding_mode=node.attr("padding_mode", "zeros"),
         align_corners=bool(node.attr("align_corners", 0)),
     )
+    return e.cast(made, data.dtype)

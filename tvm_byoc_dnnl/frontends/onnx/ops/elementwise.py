@@ -15,6 +15,7 @@ from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
+from .casts import from_short_float
 from .shapes import MOST, few
 
 #: elements of a vector of open sizes
@@ -205,7 +206,7 @@ def _unary(name: str) -> Callable[[Emit, Value], Any]:
 
 
 for _name in (
-    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN", "Log"),
+    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Log"),
     *("Relu", "Round", "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
 ):
     operator(_name)(_unary(_name.lower()))
@@ -221,11 +222,20 @@ def _sign(e: Emit, x: Value) -> Any:
     """Of a NaN, the NaN: TVM's is a number. TVM has no sign of integers that have none."""
     if x.dtype.startswith("uint"):
         return e.minimum(x, 1)
-    return e.sign(x) if _is_integer(x) else e.where(e.isnan(x), x, e.sign(x))
+    return e.sign(x) if _is_integer(x) else e.where(e.isnan(_wide(e, x)), x, e.sign(x))
+
+
+def _wide(e: Emit, x: Value) -> Value:
+    """Real numbers of a dtype that TVM asks for NaN and infinities; the values are the same."""
+    return x if x.dtype in ("float16", "float32", "float64") else from_short_float(e, x)
+
+
+operator("IsNaN", since=9)(lambda e, x: e.isnan(_wide(e, x)))
 
 
 @operator("IsInf", since=10)
 def _is_inf(e: Emit, x: Value, *, detect_positive: int = 1, detect_negative: int = 1) -> Any:
+    x = _wide(e, x)
     found = e.isinf(x)
     if detect_positive and detect_negative:
         return found

@@ -111,7 +111,7 @@ def _reverse_sequence(e: Emit, node: Node, x: Value) -> Any:
 
     def compute(data: Any, counts: Any) -> Any:
         def element(*at: Any) -> Any:
-            count = counts(at[batch])
+            count = tirx.min(counts(at[batch]), data.shape[time])
             place = tirx.Select(at[time] < count, tirx.max(count - 1 - at[time], tirx.const(0, "int64")), at[time])
             return data(*(place if axis == time else i for axis, i in enumerate(at)))
 

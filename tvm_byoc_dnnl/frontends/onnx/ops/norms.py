@@ -139,6 +139,9 @@ def _layer_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value | No
     rank, epsilon = len(data.sizes), node.attr("epsilon", 1e-5)
     axes = list(range(node.attr("axis", -1) % rank, rank))
     wide = "float32" if node.attr("stash_type", 1) == 1 else data.dtype
+    given = [data, scale, *([] if bias is None else [bias])]
+    data, scale, *rest = e.equalised(given, lambda axis: axis >= axes[0] - rank)
+    bias = rest[0] if rest else None
     own = _parameters(e, list(data.sizes[axes[0] :]), [scale, e.const(0, scale.dtype) if bias is None else bias])
     if own is not None:
         y = e.layer_norm(data, *own, axes=[a - rank for a in axes], epsilon=epsilon)
@@ -166,8 +169,12 @@ def _repeated(e: Emit, given: Value, sizes: list[int]) -> Value:
     return e.const(np.ascontiguousarray(np.broadcast_to(given.known, sizes)))  # type: ignore[arg-type]
 
 
-@operator("RMSNormalization", since=23, types=lambda node: [node.needed(0).type], whole=True)
+@operator("RMSNormalization", since=23, types=lambda n: [Type(n.needed(1).dtype, n.needed(0).dims)], whole=True)
 def _rms_norm(e: Emit, x: Value, scale: Value, *, stash_type: int = 1, axis: int = -1, epsilon: float = 1e-5) -> Value:
+    """The result has the type of the scale."""
+    if x.dtype != scale.dtype:
+        ones = e.const(np.ones(()), x.dtype)
+        return e.cast(rms_norm(e, x, ones, axis, epsilon, stash_type == 1), scale.dtype) * scale
     return rms_norm(e, x, scale, axis, epsilon, stash_type == 1)
 
 

@@ -72,7 +72,7 @@ def _extreme(is_max: bool) -> Callable[..., Value]:
     def compute(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
         call, join = (e.max, e.maximum) if is_max else (e.min, e.minimum)
         if x.dtype == "bool":
-            return e.cast(call(e.cast(x, "int32"), axis=axes, keepdims=keep), "bool")
+            return call(e.cast(x, "int32"), axis=axes, keepdims=keep) > 0  # the largest of nothing is below 0
         if not _is_float(x) or _is_subtracted(e, x):
             return call(x, axis=axes, keepdims=keep)
         # The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries.

@@ -1,8 +1,8 @@
-"""Every spelling of Resize and Upsample: Relax's operators, products with matrices, or a function of our own.
+"""Every spelling of Resize and Upsample: Relax's operators, or a function of our own.
 
 TVM takes the ratio of the sizes for the scale. That is another one where the scaled size is not whole: 4 by 0.6 is 2,
 and ONNX keeps on stepping by 1/0.6. It also has no antialiasing and not every transformation of coordinates, and
-resizes no other axes than the last. Where the sizes are known, that is a product with one constant matrix per axis.
+resizes no other axes than the last.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def _resized(
     if dims is None:
         raise node.refused("has data of unknown rank")
     named = [int(a) % len(dims) for a in node.attr("axes") or range(len(dims))]
+    if way.antialias and any(v is not None and v.known is None for v in (scales, sizes)):
+        raise node.refused("has antialias=1, and scales or sizes that only a call knows")
     policy, roi = node.attr("keep_aspect_ratio_policy", "stretch"), roi if way.crops else None
     outs, factors, asked_scales = _sizes(e, node, [dims[a] for a in named], scales, sizes)
     if policy in _POLICIES and sizes is not None:
@@ -107,16 +109,10 @@ def _known(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], way
         n for axis, n in enumerate(dims) if axis not in [a.axis for a in axes]
     ]:
         raise e.refused(f"resizes an axis without elements, of {data}; expected sizes of 1 or more")
-    is_fixed = all(isinstance(n, int) and n for a in axes for n in (a.size, a.out))
-    if way.fits_tvm(dims, axes):
+    made = None
+    if way.fits_tvm(dims, axes) and (way.mode == "nearest" or "float" in data.dtype):
         made = _by_relax(e, data, dims, axes, way)
-        if made is not None:
-            return made
-    elif is_fixed and not way.crops and (way.mode == "nearest" or "float" in data.dtype):
-        for a in axes:
-            data = _by_matrix(e, data, a, way)
-        return data
-    return resized(e, data, axes, way, None, None)
+    return made or resized(e, data, axes, way, None, None)
 
 
 def _by_relax(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], way: Way) -> Value | None:
@@ -142,33 +138,3 @@ def _by_relax(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], 
         cubic_exclude=int(way.exclude_outside),
         extrapolation_value=way.extrapolation,
     )
-
-
-def _by_matrix(e: Emit, data: Value, a: Axis, way: Way) -> Value:
-    """One axis of known sizes, as a product, or as a gather of the nearest elements."""
-    if way.mode == "nearest":
-        places = [int(a.nearest(np.float32(i), way)) for i in range(a.out)]
-        return e.take(data, np.clip(np.array(places, "int64"), 0, a.size - 1), axis=a.axis)
-    matrix, rank = e.const(_matrix(a, way), data.dtype), data.rank or 0
-    if a.axis == rank - 2:
-        return e.matmul(matrix, data)
-    transposed = e.const(np.ascontiguousarray(_matrix(a, way).T), data.dtype)
-    if a.axis == rank - 1:
-        return e.matmul(data, transposed)
-    order = [i for i in range(rank) if i != a.axis] + [a.axis]
-    product = e.matmul(e.transpose(data, order), transposed)
-    return e.transpose(product, np.argsort(order).tolist())
-
-
-def _matrix(a: Axis, way: Way) -> np.ndarray:
-    """[result, source]: the weights of every element of one axis."""
-    matrix = np.zeros((a.out, a.size))
-    first, count, stretch = a.taps(way)
-    for i in range(a.out):
-        x = a.coordinate(np.float64(i), way.transform)
-        taps = np.arange(count) + int(np.floor(x)) + first
-        weights = np.array([a.weight(np.float64(distance), way) for distance in (taps - x) * stretch])
-        if way.exclude_outside:
-            weights = np.where((taps >= 0) & (taps < a.size), weights, 0)
-        np.add.at(matrix[i], np.clip(taps, 0, a.size - 1), weights / (weights.sum() or 1))
-    return matrix

@@ -112,17 +112,17 @@ class Axis:
             return i / scale
         if transform == "align_corners":
             length = size * scale  # ONNX's tests have fractions of an element here
-            return i * (size - one) / _choose(length == one, one, lambda: length - one)
+            return i * (size - one) / tirx.Select(length == one, one, length - one)
         if transform == "tf_crop_and_resize":
             start, extent = _like(i, self.start) * (size - one), _like(i, self.end - self.start) * (size - one)
             middle = _like(i, 0.5 * (self.start + self.end)) * (size - one)
-            steps = _choose(out == one, one, lambda: out - one)
-            return _choose(out == one, middle, lambda: start + i * extent / steps)
+            steps = tirx.Select(out == one, one, out - one)
+            return tirx.Select(out == one, middle, start + i * extent / steps)
         if transform == "tf_half_pixel_for_nn":
             return (i + half) / scale
         half_pixel = (i + half) / scale - half
         if transform == "pytorch_half_pixel":
-            return _choose(out == one, _like(i, 0.0), lambda: half_pixel)
+            return tirx.Select(out == one, _like(i, 0.0), half_pixel)
         if transform == "half_pixel_symmetric":
             return size * half * (one - out / (scale * size)) + half_pixel
         return half_pixel
@@ -130,12 +130,9 @@ class Axis:
     def nearest(self, i: Any, way: Way) -> Any:
         """The nearest element of the source, as a real; in float32, as ONNX Runtime: 1 / (1/3) is 3."""
         x, half = self.coordinate(i, way.transform), _like(i, 0.5)
-        up, down = _math(i, "ceil"), _math(i, "floor")
-        if way.rounding == "floor":
-            return down(x)
-        if way.rounding == "ceil":
-            return up(x)
-        return down(x + half) if way.rounding == "round_prefer_ceil" else up(x - half)
+        if way.rounding in ("floor", "ceil"):
+            return getattr(tirx, way.rounding)(x)
+        return tirx.floor(x + half) if way.rounding == "round_prefer_ceil" else tirx.ceil(x - half)
 
     def taps(self, way: Way) -> tuple[int, int, float]:
         """First element that is read, counted from the floor of the coordinate; how many are; the kernel's stretch."""
@@ -152,14 +149,14 @@ class Axis:
     def weight(self, distance: Any, way: Way) -> Any:
         """The part of an element at this distance from the coordinate, before all parts are made 1 together."""
         one, zero = _like(distance, 1.0), _like(distance, 0.0)
-        x = _choose(distance < zero, zero - distance, lambda: distance)
+        x = tirx.Select(distance < zero, zero - distance, distance)
         if way.mode == "linear":
-            return _choose(x < one, one - x, lambda: zero)
+            return tirx.Select(x < one, one - x, zero)
         a = _like(distance, way.cubic)
         two, three, four, five, eight = (_like(distance, float(n)) for n in (2, 3, 4, 5, 8))
         near = ((a + two) * x - (a + three)) * x * x + one
         far = ((x - five) * x + eight) * x * a - four * a
-        return _choose(x <= one, near, lambda: _choose(x < two, far, lambda: zero))
+        return tirx.Select(x <= one, near, tirx.Select(x < two, far, zero))
 
 
 def axes_of(
@@ -190,6 +187,8 @@ def resized(e: Emit, data: Value, axes: Sequence[Axis], way: Way, scales: Value 
     scales, roi : Value, optional
         Those that only a call knows; what an axis has of them is the place in them.
     """
+    if "int" in data.dtype and way.mode != "nearest":  # cut at the end alone
+        return e.cast(resized(e, e.cast(data, "float64"), axes, way, scales, roi), data.dtype)
     computed_of = [v for v in (scales, roi) if v is not None]
     for axis in axes:
         compute = _along(axis, way, data.dtype, scales is not None, roi is not None)
@@ -268,7 +267,7 @@ def _weighted(
 
 def _or_one(total: Any) -> Any:
     """The sum of all parts: 1 where all of them are outside of the source, and so nothing."""
-    return _choose(total == _like(total, 0.0), _like(total, 1.0), lambda: total)
+    return tirx.Select(total == _like(total, 0.0), _like(total, 1.0), total)
 
 
 def _may_be_one(size: Any) -> bool:
@@ -276,19 +275,6 @@ def _may_be_one(size: Any) -> bool:
 
 
 def _like(i: Any, value: Any) -> Any:
-    """A number of the type of ``i``: a NumPy scalar, or an expression."""
-    if isinstance(i, np.generic):
-        return i.dtype.type(value)
+    """A number of the type of ``i``."""
     dtype = dtype_of(getattr(i, "ty", i))
     return value.astype(dtype) if isinstance(value, tirx.Expr) else tirx.const(value, dtype)
-
-
-def _choose(condition: Any, one: Any, other: Callable[[], Any]) -> Any:
-    if isinstance(condition, (bool, np.bool_)):
-        return one if condition else other()
-    return tirx.Select(condition, one, other())
-
-
-def _math(i: Any, name: str) -> Callable[[Any], Any]:
-    found: Callable[[Any], Any] = getattr(np if isinstance(i, np.generic) else tirx, name)
-    return found

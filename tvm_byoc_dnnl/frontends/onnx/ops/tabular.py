@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
+from tvm.script.ir_builder import tirx as T
 
+from ..dim import Size
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
+from .computed import written
 
 __all__ = ["DOMAIN", "as_floats", "classified", "transformed"]
 
@@ -292,8 +295,7 @@ def _svm_regressor(e: Emit, node: Node, x: Value, *, n_supports: int = 0, rho: A
 
 @operator("SVMClassifier", domain=DOMAIN)
 def _svm_classifier(e: Emit, node: Node, x: Value, *, vectors_per_class: Any = None, rho: Any = None) -> Any:
-    if node.attr("prob_a"):
-        raise node.refused("computes probabilities (prob_a, prob_b) by iteration; export it without probabilities")
+    prob_a, prob_b = node.attr("prob_a"), node.attr("prob_b")
     _, count = _labels(node)
     each, rho = list(vectors_per_class or ()), rho or (0.0,)
     coefficients = np.asarray(node.attr("coefficients"), "float32")
@@ -309,7 +311,8 @@ def _svm_classifier(e: Emit, node: Node, x: Value, *, vectors_per_class: Any = N
         for own, other in ((i, j - 1), (j, i)):
             weights[starts[own] : starts[own + 1], column] = rows[other, starts[own] : starts[own + 1]]
     scores = _product(e, kernels, weights, rho[: len(pairs)])
-    if len(pairs) == 1:
+    chances = _chances(e, scores, pairs, prob_a, prob_b) if prob_a else None
+    if chances is None and len(pairs) == 1:
         return _of_one_pair(e, node, scores)
     won = e.cast(scores > 0, "float32")
     votes = np.zeros((len(pairs), len(each)), "float32")
@@ -317,7 +320,52 @@ def _svm_classifier(e: Emit, node: Node, x: Value, *, vectors_per_class: Any = N
         votes[column, i], votes[column, j] = 1, -1
     total = _product(e, won, votes, [sum(j == k for _, j in pairs) for k in range(len(each))])
     label, _ = classified(e, node, total, is_one_score=False, least=0.0)
-    return [label, transformed(e, node, scores)]
+    return [label, transformed(e, node, scores if chances is None else chances)]
+
+
+def _chances(e: Emit, scores: Value, pairs: list[tuple[int, int]], a: Any, b: Any) -> Value:
+    """(rows, classes): probabilities that fit those of each pair of classes best, by the iteration of LIBSVM."""
+    rows, count = scores.sizes[0], pairs[-1][1] + 1
+    slope, shift = (e.const(np.asarray(v, "float32").reshape(1, -1)) for v in (a, b))
+    share = e.clip(1 - e.sigmoid(scores * slope + shift), min=1e-7, max=1 - 1e-7)
+    table, ones = np.zeros((len(pairs), count, count), "float32"), np.zeros((count, count), "float32")
+    for pair, (i, j) in enumerate(pairs):
+        table[pair, i, j], table[pair, j, i], ones[j, i] = 1, -1, 1
+    shares = _product(e, share, table.reshape(len(pairs), -1), ones.reshape(-1))
+    shares = e.reshape(shares, [rows, count, count])
+
+    def write(r: Any, p: Any, q: Any, qp: Any, state: Any, rows: Any) -> None:
+        error, total, diff = range(3)  # the largest error of a round, pᵀ·Q·p, and a step
+        zero = tirx.const(0.0, "float32")
+        with T.serial(0, rows) as n:
+            with T.serial(0, count) as i:
+                p[n, i] = tirx.const(1 / count, "float32")
+                q[i, i] = zero
+                with T.serial(0, count) as j, T.If(i != j), T.Then():
+                    q[i, i] = q[i, i] + r[n, j, i] * r[n, j, i]
+                    q[i, j] = -r[n, j, i] * r[n, i, j]
+            state[error] = tirx.const(1.0, "float32")
+            with T.serial(0, max(100, count)), T.If(state[error] >= tirx.const(0.005 / count, "float32")), T.Then():
+                state[total] = zero
+                with T.serial(0, count) as i:
+                    qp[i] = zero
+                    with T.serial(0, count) as j:
+                        qp[i] = qp[i] + q[i, j] * p[n, j]
+                    state[total] = state[total] + p[n, i] * qp[i]
+                state[error] = zero
+                with T.serial(0, count) as i:
+                    state[error] = tirx.max(state[error], tirx.abs(qp[i] - state[total]))
+                with T.If(state[error] >= tirx.const(0.005 / count, "float32")), T.Then(), T.serial(0, count) as i:
+                    state[diff] = (state[total] - qp[i]) / q[i, i]
+                    p[n, i] = p[n, i] + state[diff]
+                    grown = state[total] + state[diff] * (state[diff] * q[i, i] + 2.0 * qp[i])
+                    state[total] = grown / ((1.0 + state[diff]) * (1.0 + state[diff]))
+                    with T.serial(0, count) as j:
+                        qp[j] = (qp[j] + state[diff] * q[i, j]) / (1.0 + state[diff])
+                        p[n, j] = p[n, j] / (1.0 + state[diff])
+
+    sizes: list[Sequence[Size]] = [(rows, count), (count, count), (count,), (3,)]
+    return written(e, "couple", write, [shares], [(s, "float32") for s in sizes], [rows])[0]
 
 
 def _of_one_pair(e: Emit, node: Node, scores: Value) -> list[Value | None]:
