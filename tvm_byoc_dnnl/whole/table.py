@@ -19,6 +19,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax
+from tvm_ffi import StructuralKey
 
 from ..core.errors import InputError, UnsupportedError
 from ..core.tvm_fast import items
@@ -40,6 +41,9 @@ PRESENT, WANTED = "present", "wanted"
 
 _TABLE: dict[str, Operator] = {}  # by the name of the Relax operator
 _DEFINED: set[str] = set()  # names of Relax operators
+#: operator, types of the arguments and attributes → the type that the definition gives: the layers of a model are alike
+_FOUND: dict[tuple[str, StructuralKey, StructuralKey], Any] = {}
+_MOST_FOUND = 1024
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ def declare(entry: Operator) -> None:
     """Make an operator known, to TVM as well; it takes the place of one of the same name."""
     _define(entry.relax_name)
     _TABLE[entry.relax_name] = entry
+    _FOUND.clear()
 
 
 def reserve(domain: str, name: str) -> str:
@@ -183,11 +188,22 @@ def _title(entry: Operator, node: str) -> str:
 
 def _infer(entry: Operator, call: Any) -> Any:
     if entry.infer is not None:
-        types = _chosen(call, entry.infer(call), _title(entry, ""))
-        return types[0] if len(types) == 1 else relax.TupleType(types)
-    scratch = relax.BlockBuilder()
-    with scratch.testing_scope(def_vars=_symbols(call)):
-        return scratch.normalize(expanded(scratch, call)).ty
+        given = _chosen(call, entry.infer(call), _title(entry, ""))
+        return given[0] if len(given) == 1 else relax.TupleType(given)
+    key = (
+        call.op.name,
+        StructuralKey(relax.TupleType([arg.ty for arg in items(call.args)])),
+        StructuralKey(call.attrs),
+    )
+    found = _FOUND.get(key)
+    if found is None:
+        scratch = relax.BlockBuilder()
+        with scratch.testing_scope(def_vars=_symbols(call)):
+            found = scratch.normalize(expanded(scratch, call)).ty
+        if len(_FOUND) >= _MOST_FOUND:
+            _FOUND.clear()
+        _FOUND[key] = found
+    return found
 
 
 def _symbols(call: Any) -> list[Any]:

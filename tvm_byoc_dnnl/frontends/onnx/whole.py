@@ -73,7 +73,8 @@ def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:
     try:
         result = e.bb.emit(whole.call(inputs, node.attrs, wanted, node.name))
     except (InputError, UnsupportedError) as error:  # of its types
-        raise error if node.name in str(error) else type(error)(f"{node.what}: {error}") from error
+        text = str(error).replace(f"(node `{node.op}`)", f"(node `{node.name}`)")
+        raise type(error)(text if node.name in text else f"{node.what}: {text}") from error
     if sum(wanted) == 1:
         return [Value(result) if w else None for w in wanted]
     found = iter(range(sum(wanted)))

@@ -9,7 +9,7 @@ from tvm import relax
 from ..dim import Size
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value
+from ..value import Node, Value
 from .attention_parts import Mask, arange, attend, joined, number, split_heads, split_last, written
 
 __all__ = ["run_attention"]
@@ -19,20 +19,7 @@ _MS = "com.microsoft"
 
 
 # ---------------------------------------------------------------- ai.onnx
-def _onnx_types(node: Node) -> list[Type]:
-    query, key, value, past = node.needed(0), node.needed(1), node.needed(2), node.input(4)
-    (q, k, v) = (x.sizes for x in (query, key, value))
-    if query.rank == 3:
-        heads, own = int(node.attr("q_num_heads", 0)), int(node.attr("kv_num_heads", 0))
-        q, k, v = ((d[0], n, d[1], d[2] // n) for d, n in ((q, heads), (k, own), (v, own)))
-    length = k[2] if past is None else past.sizes[2] + k[2]
-    out = (q[0], q[2], q[1] * v[3]) if query.rank == 3 else (q[0], q[1], q[2], v[3])
-    dtype = query.dtype
-    present = [Type(t.dtype, (d[0], d[1], length, d[3])) for t, d in ((key, k), (value, v))]
-    return [Type(dtype, out), *present, Type(dtype, (q[0], q[1], q[2], length))]
-
-
-@operator("Attention", since=23, types=_onnx_types, whole=True)
+@operator("Attention", since=23, whole=True)
 def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
     query, key, value = (node.needed(i) for i in range(3))
     is_flat = query.rank == 3
@@ -152,33 +139,7 @@ def run_attention(
     return attend(e, query, key, value, scale=node.attr("scale", 0.0) or None, mask=mask)
 
 
-def _mha_types(node: Node) -> list[Type]:
-    query, heads = node.needed(0), int(node.attr("num_heads", 1))
-    key, value, past = node.input(1), node.input(2), node.input(6)
-    q = query.sizes
-    if query.rank == 5:  # (B, S, N, 3, H)
-        batch, rows, width, own, wide = q[0], q[1], q[4], q[1], q[4]
-    else:
-        batch, rows, width = q[0], q[1], q[2] // heads
-        k = () if key is None else key.sizes
-        own = k[2] if len(k) == 4 else k[1]
-        if len(k) == 5:
-            wide = k[4]
-        else:
-            v = () if value is None else value.sizes
-            wide = v[3] if len(v) == 4 else v[2] // heads
-    before = 0 if past is None or node.input(8) is not None else past.sizes[2]
-    total = own if past is None else past.sizes[2] if node.input(8) is not None else before + own
-    dtype = query.dtype
-    return [
-        Type(dtype, (batch, rows, heads * wide)),
-        Type(dtype, (batch, heads, total, width)),
-        Type(dtype, (batch, heads, total, wide)),
-        Type(dtype, (batch, heads, rows, total)),
-    ]
-
-
-@operator("MultiHeadAttention", domain=_MS, types=_mha_types, whole=True)
+@operator("MultiHeadAttention", domain=_MS, whole=True)
 def _multi_head_attention(e: Emit, node: Node, *, num_heads: Any = None) -> list[Value | None]:
     if node.input(9) is not None:
         raise node.refused("has `cache_indirection`, which is for beam search inside of the model; export without it")
@@ -244,18 +205,7 @@ def _packed(e: Emit, x: Value, count: int) -> Any:
     return [e.transpose(e.reshape(part, [batch, length, heads, width]), [0, 2, 1, 3]) for part in apart]
 
 
-def _attention_types(node: Node) -> list[Type]:
-    x, weights, past = node.needed(0), node.needed(1), node.input(4)
-    heads = int(node.attr("num_heads", 1))
-    batch, rows, _ = x.sizes
-    width = weights.sizes[1]
-    sizes = node.attr("qkv_hidden_sizes") or (width // 3,) * 3
-    length = rows if past is None else past.sizes[3] + rows
-    present = (2, batch, heads, length, sizes[1] // heads)
-    return [Type(x.dtype, (batch, rows, sizes[2])), Type(x.dtype, present)]
-
-
-@operator("Attention", domain=_MS, types=_attention_types, whole=True)
+@operator("Attention", domain=_MS, whole=True)
 def _attention(e: Emit, node: Node, x: Value, weights: Value, bias: Value | None = None) -> list[Value | None]:
     product = e.matmul(x, weights)
     if bias is not None:

@@ -12,7 +12,7 @@ from tvm import relax, te, tirx
 from ..dim import Dim, Size, equal, expr_of, max_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value, numbers
+from ..value import Node, Value, numbers
 from .products import multiplied
 
 __all__ = [
@@ -273,11 +273,7 @@ def _of_one_width(e: Emit, x: Value, cos: Value, sin: Value, heads: int, used: i
     return x, cos, sin
 
 
-def _same(node: Node) -> list[Type]:
-    return [node.needed(0).type]
-
-
-@operator("RotaryEmbedding", domain=_MS, types=_same, whole=True)
+@operator("RotaryEmbedding", domain=_MS, whole=True)
 def _of_runtime(e: Emit, node: Node) -> Value:
     x, positions, cos, sin = (node.needed(i) for i in range(4))
     node.attr("scale")  # which the CPU ignores
@@ -299,7 +295,7 @@ def _of_runtime(e: Emit, node: Node) -> Value:
     return _by_rows(e, x, positions, cos, sin, heads, node.attr("interleaved", 0))
 
 
-@operator("RotaryEmbedding", since=23, types=_same, whole=True)
+@operator("RotaryEmbedding", since=23, whole=True)
 def _of_onnx(e: Emit, node: Node) -> Value:
     x, cos, sin = (node.needed(i) for i in range(3))
     used, heads = node.attr("rotary_embedding_dim", 0), node.attr("num_heads", 0)

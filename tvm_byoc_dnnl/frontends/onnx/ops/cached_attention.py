@@ -19,7 +19,7 @@ from ....whole.cached_attention import DOMAIN, NAME
 from ..dim import Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value
+from ..value import Node, Value
 from ..whole import emit_whole
 from .attention_parts import Attended, Mask, arange, attend, number, total_of, written
 
@@ -130,20 +130,7 @@ def _operands(node: Node) -> Cached:
     return Cached(query, (key, value), past, start, ends, total, node.input(8), node.input(9))
 
 
-def _types(node: Node) -> list[Type]:
-    operands = _operands(node)
-    query, length = operands.query.sizes, operands.length()
-    keys, values = ([*x.sizes] for x in operands.new)
-    present = [Type(x.dtype, (d[0], d[1], length, d[3])) for x, d in zip(operands.new, (keys, values), strict=True)]
-    dtype = operands.query.dtype
-    return [
-        Type(dtype, (*query[:3], values[3])),
-        *present,
-        Type(dtype, (*query[:3], operands.total)),
-    ]
-
-
-@operator(NAME, domain=DOMAIN, types=_types, whole=True, sizes=frozenset({_TOTAL}))
+@operator(NAME, domain=DOMAIN, whole=True, sizes=frozenset({_TOTAL}))
 def _cached_attention(e: Emit, node: Node) -> list[Value | None]:
     rule = Rule.of(node)
     found, present = _operands(node).expanded(e, rule)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..dim import Dim, Size, equal, max_of
+from ..dim import Dim, Size, equal
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value
+from ..value import Node, Value
 from .attention_parts import Mask, arange, attend, joined, number, rotated, total_of
 from .cached_attention import Cached, Rule, sees, shown_scores
 from .computed import computed
@@ -27,27 +27,7 @@ _TOTAL = 6  # the input that is the length of the longest sequence
 _RANGES = {8: (-128, 127), 4: (-8, 7)}
 
 
-def _types(node: Node) -> list[Type]:
-    query, past = node.needed(0), node.input(3)
-    heads, own = int(node.attr("num_heads", 1)), int(node.attr("kv_num_heads", 1))
-    batch, rows, width = query.sizes
-    each = width // heads if node.input(1) is not None else width // (heads + 2 * own)
-    total = total_of(node, _TOTAL)
-    length, dtype, stored = total, query.dtype, each
-    if past is not None:
-        before = past.sizes[2]
-        length = before if node.attr("sliding_window_cache", 0) else max_of(before, total)
-        dtype, stored = past.dtype, each if past.dtype == query.dtype else past.sizes[3]
-    present = Type(dtype, (batch, own, length, stored))
-    return [
-        Type(query.dtype, (batch, rows, heads * each)),
-        present,
-        present,
-        Type(query.dtype, (batch, heads, rows, total)),
-    ]
-
-
-@operator("GroupQueryAttention", domain="com.microsoft", types=_types, whole=True, sizes=frozenset({_TOTAL}))
+@operator("GroupQueryAttention", domain="com.microsoft", whole=True, sizes=frozenset({_TOTAL}))
 def _grouped(e: Emit, node: Node, *, sliding_window_cache: int = 0) -> list[Value | None]:
     if node.input(14) is not None or node.input(15) is not None:
         raise node.refused("has `q_norm_weight` or `k_norm_weight`, which ONNX Runtime computes on no CPU")

@@ -11,7 +11,7 @@ from tvm import relax
 from ..dim import Dim, product
 from ..emit import Emit, common
 from ..table import operator
-from ..value import Node, Type, Value
+from ..value import Node, Value
 from .attention_parts import arange
 from .marking import places_along
 
@@ -169,7 +169,7 @@ def _repeated(e: Emit, given: Value, sizes: list[int]) -> Value:
     return e.const(np.ascontiguousarray(np.broadcast_to(given.known, sizes)))  # type: ignore[arg-type]
 
 
-@operator("RMSNormalization", since=23, types=lambda n: [Type(n.needed(1).dtype, n.needed(0).dims)], whole=True)
+@operator("RMSNormalization", since=23, whole=True)
 def _rms_norm(e: Emit, x: Value, scale: Value, *, stash_type: int = 1, axis: int = -1, epsilon: float = 1e-5) -> Value:
     """The result has the type of the scale."""
     if x.dtype != scale.dtype:
@@ -286,12 +286,6 @@ def _along(e: Emit, node: Node, data: Value, axis: int) -> Value:
 _MS = "com.microsoft"
 
 
-def _statistics(x: Value, axis: int) -> Type:
-    dims = x.sizes
-    axis %= len(dims)
-    return Type("float32", (*dims[:axis], *(1 for _ in dims[axis:])))
-
-
 def _inverse(e: Emit, x: Value, axes: Sequence[int], epsilon: float, *, centred: bool) -> tuple[Value, Value]:
     """The mean, and 1 over the root of the mean square of what is left of it (or of all), float32."""
     wide = e.cast(x, "float32")
@@ -301,12 +295,7 @@ def _inverse(e: Emit, x: Value, axes: Sequence[int], epsilon: float, *, centred:
     return mean, e.const(1.0, "float32") / e.sqrt(square + epsilon)
 
 
-def _rms_types(node: Node) -> list[Type]:
-    x = node.needed(0)
-    return [x.type, _statistics(x, int(node.attr("axis", -1)))]
-
-
-@operator("SimplifiedLayerNormalization", types=_rms_types, whole=True)
+@operator("SimplifiedLayerNormalization", whole=True)
 def _root_mean_square(e: Emit, node: Node) -> list[Value | None]:
     x, scale = node.needed(0), node.needed(1)
     axis, epsilon = int(node.attr("axis", -1)), float(node.attr("epsilon", 1e-5))
@@ -319,23 +308,18 @@ def _root_mean_square(e: Emit, node: Node) -> list[Value | None]:
 
 
 # ---------------------------------------------------------------- a sum, then a norm
-def _skip_types(node: Node) -> list[Type]:
-    x = node.needed(0)
-    return [x.type, _statistics(x, -1), _statistics(x, -1), x.type]
-
-
 def _sum(e: Emit, x: Value, skip: Value, bias: Value | None) -> Value:
     total = x + skip
     return total if bias is None else total + bias
 
 
-@operator("SkipSimplifiedLayerNormalization", domain=_MS, types=_skip_types, whole=True)
+@operator("SkipSimplifiedLayerNormalization", domain=_MS, whole=True)
 def _skip_root(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
     total = _sum(e, x, node.needed(1), node.input(3))
     return [rms_norm(e, total, node.needed(2), -1, epsilon), *_wanted_statistics(e, node, total, epsilon, False), total]
 
 
-@operator("SkipLayerNormalization", domain=_MS, types=_skip_types, whole=True)
+@operator("SkipLayerNormalization", domain=_MS, whole=True)
 def _skip_norm(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
     total = _sum(e, x, node.needed(1), node.input(4))
     out = _normalised_layer(e, total, node.needed(2), node.input(3), epsilon)
@@ -359,13 +343,7 @@ def _wanted_statistics(
 
 
 # ---------------------------------------------------------------- embeddings
-def _embedded_types(node: Node) -> list[Type]:
-    ids, words = node.needed(0), node.needed(2)
-    dims = (*ids.sizes, words.sizes[1])
-    return [Type(words.dtype, dims), Type("int32", (dims[0],)), Type(words.dtype, dims)]
-
-
-@operator("EmbedLayerNormalization", domain=_MS, types=_embedded_types, whole=True)
+@operator("EmbedLayerNormalization", domain=_MS, whole=True)
 def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
     ids, segments, words, places, parts = (node.input(i) for i in range(5))
     assert ids is not None
@@ -394,16 +372,12 @@ def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
 
 
 # ---------------------------------------------------------------- groups, with channels last
-def _group_types(node: Node) -> list[Type]:
-    return [node.needed(0).type, node.needed(0).type]
-
-
-@operator("GroupNorm", domain=_MS, types=_group_types, whole=True)
+@operator("GroupNorm", domain=_MS, whole=True)
 def _runtime_group_norm(e: Emit, node: Node, x: Value) -> Value:
     return _grouped(e, node, x)
 
 
-@operator("SkipGroupNorm", domain=_MS, types=_group_types, whole=True)
+@operator("SkipGroupNorm", domain=_MS, whole=True)
 def _skip_group_norm(e: Emit, node: Node, x: Value) -> list[Value | None]:
     skip, bias = node.needed(3), node.input(4)
     dims = x.sizes

@@ -17,7 +17,7 @@ from tvm import relax
 
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value
+from ..value import Node, Value
 from .attention import attention_of_product
 from .convolutions import convolution
 from .pools import averaged, global_average
@@ -243,16 +243,7 @@ def _real_product(e: Emit, left: Value, b: Value, scale: Value, zero: Value | No
     return out if bias is None else out + bias
 
 
-def _attention_types(node: Node) -> list[Type]:
-    x, weights, past = node.needed(0), node.needed(1), node.input(8)
-    heads, width = int(node.attr("num_heads", 1)), weights.sizes[1] // 3
-    batch, rows, _ = x.sizes
-    length = rows if past is None else past.sizes[3] + rows
-    dtype = node.needed(3).dtype
-    return [Type(dtype, (batch, rows, width)), Type(dtype, (2, batch, heads, length, width // heads))]
-
-
-@operator("QAttention", domain=_MS, types=_attention_types, whole=True)
+@operator("QAttention", domain=_MS, whole=True)
 def _quantised_attention(e: Emit, node: Node) -> list[Value | None]:
     x, weights, bias, scale, weight_scale = (node.needed(i) for i in range(5))
     left = _real_of(e, x, scale, node.input(6), -1)

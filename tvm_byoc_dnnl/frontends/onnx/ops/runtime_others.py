@@ -111,13 +111,7 @@ def _unique(node: Node) -> Any:
 
 
 # ---------------------------------------------------------------- a convolution over time that goes on
-def _state_types(node: Node) -> list[Type]:
-    x, weights = node.needed(0), node.needed(1)
-    batch, channels, _ = x.sizes
-    return [x.type, Type(x.dtype, (batch, channels, weights.sizes[2] - 1))]
-
-
-@operator("CausalConvWithState", domain=_MS, types=_state_types, whole=True)
+@operator("CausalConvWithState", domain=_MS, whole=True)
 def _causal(e: Emit, node: Node) -> list[Value | None]:
     """Each channel with a filter of its own, on the last columns of before and the new ones."""
     for name, usual in (("ndim", 1), ("dilation", 1), ("channels_last", 0), ("state_window", 0), ("input_channels", 0)):
