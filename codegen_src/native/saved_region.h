@@ -51,8 +51,8 @@ class SavedRegion {
     if (threads < all) {
       scope.emplace(threads);
       fewer = plan_for();
-      ++narrowed_;
     }
+    if (threads < granted) ++narrowed_;
     const auto start = std::chrono::steady_clock::now();
     (fewer != nullptr ? *fewer : plan).Run(inputs, outputs);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

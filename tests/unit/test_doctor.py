@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tvm_byoc_dnnl.core._native import Company
 from tvm_byoc_dnnl.report import doctor
 
 
@@ -24,3 +25,18 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CXX", "/nowhere/g++")
     found = finding("C++ compiler")
     assert found.status == doctor.WARNING and "/nowhere/g++ of the variable CXX is no program" in found.value
+
+
+@pytest.mark.parametrize(
+    ("calls", "status"),
+    [
+        (Company(late=0, narrowed=2), doctor.OK),  # one look at fewer threads
+        (Company(late=9, narrowed=2), doctor.OK),  # late now and then
+        (Company(late=0, narrowed=90), doctor.OK),  # fewer threads are faster
+        (Company(late=3, narrowed=90), doctor.WARNING),
+    ],
+)
+def test_calls_that_run_on_fewer_threads_because_of_other_programs(calls: Company, status: str) -> None:
+    _, found, *problem = doctor._in_company(calls)
+    assert f"{calls.late} of 100 calls" in found and f"{calls.narrowed} ran on fewer threads" in found
+    assert (problem or [doctor.OK])[0] == status
