@@ -1,27 +1,23 @@
 """This package and its peers side by side on one model, each in a process of its own."""
 
+# ruff: noqa: I001 - it would give each name a statement of its own
 from __future__ import annotations
 
-from .engines import ENGINES, Engine
-from .measure import Comparison, Measurement, Settings, Spread, compare
-from .report import to_json, to_table
-from .run import Load, Model, Throughput, choose_engines, find_model, measure_throughput, run
-
-__all__ = [
-    "ENGINES",
-    "Comparison",
-    "Engine",
-    "Load",
-    "Measurement",
-    "Model",
-    "Settings",
-    "Spread",
-    "Throughput",
-    "choose_engines",
-    "compare",
-    "find_model",
-    "measure_throughput",
-    "run",
-    "to_json",
-    "to_table",
-]
+from .engines import ENGINES as ENGINES, Engine as Engine
+from .measure import (
+    Comparison as Comparison,
+    Measurement as Measurement,
+    Settings as Settings,
+    Spread as Spread,
+    compare as compare,
+)
+from .report import to_json as to_json, to_table as to_table
+from .run import (
+    Load as Load,
+    Model as Model,
+    Throughput as Throughput,
+    choose_engines as choose_engines,
+    find_model as find_model,
+    measure_throughput as measure_throughput,
+    run as run,
+)
