@@ -37,7 +37,7 @@ from ..core.ledger import ASKED, read_facts, read_log
 from ..ir.relax_utils import bindings_in, bindings_of, external_modules, is_host_function, is_op_call
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import make_constant, var_name
-from .program import PROGRAM_FUNCTION, program_of
+from .standalone import PROGRAM_FUNCTION, program_of
 from .weights import LateTensors
 
 #: kernel → for each use, in the order of execution, the names of the calls that it runs
