@@ -72,71 +72,22 @@ WeightsTable::Entry Describe(const std::string& name, const DLTensor& tensor) {
   return entry;
 }
 
-/// A tensor that is made when it is first asked for, by a function of Python's.
-class LateTensor {
- public:
-  LateTensor(std::string symbol, ffi::Function make)
-      : symbol_(std::move(symbol)), make_(std::move(make)) {}
-
-  /// The function that returns it, which is its name as well.
-  const std::string& symbol() const { return symbol_; }
-
-  /// Without the lock while Python works, which may wait for a lock of its own; of two threads that
-  /// come first, one makes it in vain.
-  ffi::Tensor Get() const {
-    std::optional<ffi::Function> make;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (made_) return *made_;
-      make = make_;
-    }
-    ffi::Tensor made = (*make)().cast<ffi::Tensor>();
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!made_) made_ = std::move(made);
-    make_.reset();
-    return *made_;
-  }
-
- private:
-  const std::string symbol_;
-  mutable std::mutex mutex_;
-  mutable std::optional<ffi::Function> make_;  // until it is made
-  mutable std::optional<ffi::Tensor> made_;
-};
-
 /// Weights before export. Their checksums are for the exported file: to compute them takes as long
 /// as to read all weights, so that waits until someone exports.
 class StoredWeights {
  public:
-  StoredWeights(WeightsTable table, ffi::Array<ffi::Tensor> tensors,
-                std::unique_ptr<const LateTensor> late)
-      : table_(std::move(table)), tensors_(std::move(tensors)), late_(std::move(late)) {}
+  StoredWeights(WeightsTable table, ffi::Array<ffi::Tensor> tensors)
+      : table_(std::move(table)), tensors_(std::move(tensors)) {}
 
-  /// Without the late tensor.
   const WeightsTable& table() const { return table_; }
-  ffi::Tensor tensor(uint32_t entry) const { return tensors_[entry]; }
-  /// Null if there is none.
-  const LateTensor* late() const { return late_.get(); }
-
-  /// All tensors in the order of the table.
-  ffi::Array<ffi::Tensor> Tensors() const {
-    ffi::Array<ffi::Tensor> tensors = tensors_;
-    if (late_) tensors.push_back(late_->Get());
-    return tensors;
-  }
+  /// In the order of the table.
+  const ffi::Array<ffi::Tensor>& tensors() const { return tensors_; }
 
   /// The table with the checksums of the tensors as they are now.
   WeightsTable WithChecksums() const {
     WeightsTable table = table_;
-    const ffi::Array<ffi::Tensor> tensors = Tensors();
-    if (late_) {
-      const std::string& name = late_->symbol();
-      table.entries.push_back(Describe(name, *tensors.back().GetDLTensorPtr()));
-      table.getters.push_back({name, static_cast<uint32_t>(table.entries.size() - 1)});
-      Place(table);
-    }
     for (size_t i = 0; i < table.entries.size(); ++i)
-      table.entries[i].checksum = Xxh64(BytesOf(*tensors[i].GetDLTensorPtr()));
+      table.entries[i].checksum = Xxh64(BytesOf(*tensors_[i].GetDLTensorPtr()));
     return table;
   }
 
@@ -152,7 +103,6 @@ class StoredWeights {
  private:
   const WeightsTable table_;
   const ffi::Array<ffi::Tensor> tensors_;
-  const std::unique_ptr<const LateTensor> late_;
 };
 
 /// The data of the weights as an object file, for export_library to link.
@@ -171,8 +121,8 @@ class WeightsDataModule final : public ffi::ModuleObj {
   void WriteToFile(const ffi::String& path, const ffi::String&) const final {
     Guarded([&] {
       std::vector<std::string_view> parts;
-      const ffi::Array<ffi::Tensor> tensors = stored_->Tensors();
-      for (ffi::Tensor tensor : tensors) parts.push_back(BytesOf(*tensor.GetDLTensorPtr()));
+      for (ffi::Tensor tensor : stored_->tensors())
+        parts.push_back(BytesOf(*tensor.GetDLTensorPtr()));
       WriteDataObject(path, stored_->WithChecksums().DataSymbol(), parts);
     });
   }
@@ -224,9 +174,6 @@ class WeightsModule final : public ffi::ModuleObj {
       return ffi::Function::FromTyped(
           [self, entry]() { return Guarded([&] { return self->Shared(entry); }); });
     }
-    if (IsLate(name)) {
-      return ffi::Function::FromTyped([stored = stored_]() { return stored->late()->Get(); });
-    }
     if (name == "save_to_bytes") {  // the bytes that export writes, for tools
       ffi::ObjectPtr<WeightsModule> self = ffi::GetObjectPtr<WeightsModule>(this);
       return ffi::Function::FromTyped([self]() { return self->SaveToBytes(); });
@@ -235,7 +182,7 @@ class WeightsModule final : public ffi::ModuleObj {
   }
 
   bool ImplementsFunction(const ffi::String& name) final {
-    return regions_.count(name) != 0 || getters_.count(name) != 0 || IsLate(name);
+    return regions_.count(name) != 0 || getters_.count(name) != 0;
   }
 
  private:
@@ -243,10 +190,6 @@ class WeightsModule final : public ffi::ModuleObj {
     for (size_t i = 0; i < table_.regions.size(); ++i) regions_[table_.regions[i].symbol] = i;
     for (const WeightsTable::Getter& getter : table_.getters)
       getters_[getter.symbol] = getter.entry;
-  }
-
-  bool IsLate(const std::string& name) const {
-    return stored_ && stored_->late() != nullptr && stored_->late()->symbol() == name;
   }
 
   /// A region's function; its constants are set the first time, as TVM's const_loader does.
@@ -302,7 +245,7 @@ class WeightsModule final : public ffi::ModuleObj {
   }
 
   ffi::Tensor View(uint32_t index) {
-    if (stored_) return stored_->tensor(index);
+    if (stored_) return stored_->tensors()[index];
     const WeightsTable::Entry& entry = table_.entries[index];
     if (auto found = SoundView(entry, copies_)) return *found;
     // Another library with the same data may be whole; only then it is kept, too.
@@ -329,14 +272,12 @@ bool SameType(const WeightsTable::Entry& a, const WeightsTable::Entry& b) {
 }
 
 /// A module around `modules`: constants by name, the names that each region wants in order, and
-/// functions that return one constant; and a tensor that is made late, by the name of the function
-/// that returns it.
+/// functions that return one constant.
 ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
                           const ffi::Array<ffi::Tensor>& tensors,
                           const ffi::Map<ffi::String, ffi::Array<ffi::String>>& regions,
                           const ffi::Map<ffi::String, ffi::String>& getters,
-                          const ffi::Array<ffi::Module>& modules,
-                          const ffi::Map<ffi::String, ffi::Function>& late) {
+                          const ffi::Array<ffi::Module>& modules) {
   return Guarded([&] {
     WeightsTable table;
     std::map<std::string, uint32_t> index;
@@ -367,10 +308,7 @@ ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
     }
     for (const auto& [symbol, name] : getters) table.getters.push_back({symbol, entry(name)});
 
-    std::unique_ptr<const LateTensor> made_late;
-    for (const auto& [symbol, make] : late) made_late = std::make_unique<LateTensor>(symbol, make);
-    auto kept = std::make_shared<const StoredWeights>(std::move(table), std::move(stored),
-                                                      std::move(made_late));
+    auto kept = std::make_shared<const StoredWeights>(std::move(table), std::move(stored));
     ffi::Module data(ffi::make_object<WeightsDataModule>(kept));
     ffi::Module weights(ffi::make_object<WeightsModule>(kept));
     weights->ImportModule(data);

@@ -44,7 +44,7 @@ from .kv_cache import GrowCaches
 from .legalize import LEGALIZATIONS, StartReductions
 from .metadata import attach_kernels, attach_metadata, kernel_names
 from .regions import build_regions
-from .weights import OwnWeights, OwnWeightsUnlessSource, has_weights
+from .weights import OwnWeights, OwnWeightsUnlessSource
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -184,8 +184,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
             refuse_native(mod)
         regions, mod = build_regions(mod, strict=strict)
         is_source = bool(source_namespaces(mod))
-        is_late = not is_source and has_weights(mod)
-        mod, late = attach_metadata(mod, regions, account_is_late=is_late)  # after all that may write to the log
+        mod = attach_metadata(mod, regions)  # after all that may write to the log
         return tvm.transform.Sequential(
             [
                 Expand,
@@ -193,7 +192,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
                 _to_kernels(target),
                 apply_schedules,
                 StartReductions,
-                OwnWeightsUnlessSource if is_source else OwnWeights(late),
+                OwnWeightsUnlessSource if is_source else OwnWeights,
                 *([_anchor_host_code] if host_code else []),
                 *cpu.dataflow_lower_passes(target),
                 LowerLoops,

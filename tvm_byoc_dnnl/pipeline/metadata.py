@@ -2,8 +2,7 @@
 inputs may lie at any address; and how it calls its regions.
 
 Stored as Relax functions that return bytes in a tensor, so that it survives ``export_library`` with nothing but TVM's
-VM. The account of the calls is a function of its own, which only a report calls. To write it takes as long as a
-twelfth of compiling a small network, so that waits until somebody asks, or exports the model.
+VM. The account of the calls is a function of its own, which only a report calls.
 
 TVM's generated code assumes 64 bytes of a tensor's first byte, which NumPy's arrays seldom have; they must be copied.
 
@@ -20,7 +19,6 @@ import logging
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +36,6 @@ from ..ir.relax_utils import bindings_in, bindings_of, external_modules, is_host
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import make_constant, var_name
 from .standalone import PROGRAM_FUNCTION, program_of
-from .weights import LateTensors
 
 #: kernel → for each use, in the order of execution, the names of the calls that it runs
 Kernels = dict[str, list[list[str]]]
@@ -206,20 +203,16 @@ METADATA_FUNCTION = "byoc_metadata"
 METADATA_VERSION = 1
 REPORT_FUNCTION = "byoc_report"
 KERNELS_FUNCTION = "byoc_kernels"
-_LATE = "{}_data"
 
 
-def attach_metadata(
-    mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main", *, account_is_late: bool = False
-) -> tuple[tvm.IRModule, LateTensors]:
+def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
     """Add functions that describe ``entry``; without ``entry`` the module stays as it is.
 
-    ``mod`` has its regions built, and ``regions`` has them as functions. What is returned beside the module is for
-    `OwnWeights`: it makes the account, where that is late, and keeps ``regions`` alive until then.
+    ``mod`` has its regions built, and ``regions`` has them as functions.
     """
     names = {gv.name_hint: gv for gv in mod.get_global_vars()}
     if entry not in names or METADATA_FUNCTION in names:
-        return mod, {}
+        return mod
     record = {
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
@@ -232,13 +225,9 @@ def attach_metadata(
     own = {METADATA_FUNCTION: json.dumps(record).encode()}
     if entry == "main" and _native.regions(external_modules(mod)):
         own[PROGRAM_FUNCTION] = program_of(mod, mod[names[entry]])
-    mod = _with_data(mod, own)
-    if REPORT_FUNCTION in names:
-        return mod, {}
-    if account_is_late:
-        return _with_late(mod, REPORT_FUNCTION), {_LATE.format(REPORT_FUNCTION): partial(_account_tensor, regions)}
-    data = _account(regions)
-    return _with_data(mod, {REPORT_FUNCTION: data}) if data else mod, {}
+    if REPORT_FUNCTION not in names and (account := _account(regions)):
+        own[REPORT_FUNCTION] = account
+    return _with_data(mod, own)
 
 
 def attach_kernels(mod: tvm.IRModule, kernels: Kernels) -> tvm.IRModule:
@@ -253,19 +242,6 @@ def _with_data(mod: tvm.IRModule, functions: Mapping[str, bytes]) -> tvm.IRModul
         with bb.function(name, []):
             bb.emit_func_output(make_constant(np.frombuffer(data, dtype="uint8")))
     return bb.finalize()
-
-
-def _with_late(mod: tvm.IRModule, name: str) -> tvm.IRModule:
-    """The module with a function that returns a late tensor of bytes."""
-    bb = relax.BlockBuilder(mod)
-    with bb.function(name, []):
-        ty = relax.TensorType(ndim=1, dtype="uint8")
-        bb.emit_func_output(bb.emit(relax.op.call_pure_packed(_LATE.format(name), ty_args=ty)))
-    return bb.finalize()
-
-
-def _account_tensor(regions: tvm.IRModule) -> tvm.runtime.Tensor:
-    return tvm.runtime.tensor(np.frombuffer(_account(regions), dtype="uint8"))
 
 
 def _account(regions: tvm.IRModule) -> bytes:

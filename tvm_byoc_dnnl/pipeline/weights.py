@@ -8,7 +8,6 @@ releases their pages when a backend no longer needs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
@@ -20,35 +19,20 @@ from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
 from ..regions.cost import type_bytes
 
-#: at most one: packed function that a compiled model calls for a tensor → makes it, when it is first asked for
-LateTensors = Mapping[str, Callable[[], tvm.runtime.Tensor]]
-
 #: From this size on a constant of the host is read from the mapped file, by one call of a packed function, which is
 #: nothing beside a kernel that reads so much; below it TVM's VM keeps a copy.
 _HOST_BYTES = 1 << 16
 _GETTER = "byoc_weight_{}"
 
 
-def has_weights(mod: tvm.IRModule) -> bool:
-    """Whether `OwnWeights` will make a weights module of a module whose regions are built."""
-    return _native.available() and any(map(_wanted_constants, external_modules(mod)))
-
-
-def OwnWeights(late: LateTensors | None = None) -> tvm.transform.Pass:
+@tvm.transform.module_pass(opt_level=0, name="OwnWeights")
+def OwnWeights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     """Pass: constants go into one weights module; without the native library they stay with TVM.
 
-    To be run where the host's constants are arguments of calls of PrimFuncs, behind RunCodegen and fusion. Further
-    tensors (``late``) are only for modules that have weights (`has_weights`).
+    To be run where the host's constants are arguments of calls of PrimFuncs, behind RunCodegen and fusion.
     """
-
-    @tvm.transform.module_pass(opt_level=0, name="OwnWeights")
-    def own_weights(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        return _with_weights(mod, late or {}) if _native.available() else mod
-
-    return own_weights
-
-
-def _with_weights(mod: tvm.IRModule, late: LateTensors) -> tvm.IRModule:
+    if not _native.available():
+        return mod
     mod, host = _lift_host_constants(mod)
     attrs = dict(mod.attrs.items()) if mod.attrs else {}
     regions: dict[str, list[str]] = {}
@@ -65,7 +49,7 @@ def _with_weights(mod: tvm.IRModule, late: LateTensors) -> tvm.IRModule:
     tensors = [constants.pop(name) for name in names] + list(host.values())
     create = _native.function("tvm_byoc_dnnl.WeightsModuleCreate")
     getters = {getter: getter for getter in host}
-    weights = create([*names, *host], tensors, regions, getters, owned, dict(late))
+    weights = create([*names, *host], tensors, regions, getters, owned)
     return mod.with_attrs({"external_mods": [weights, *others], "const_name_to_constant": constants})
 
 
@@ -73,7 +57,7 @@ def _with_weights(mod: tvm.IRModule, late: LateTensors) -> tvm.IRModule:
 def OwnWeightsUnlessSource(mod: tvm.IRModule, context: Any) -> tvm.IRModule:
     """Pass: `OwnWeights`, for modules that need the native library anyway."""
     serialised = [m for m in external_modules(mod) if m.is_binary_serializable() and not m.is_compilation_exportable()]
-    return OwnWeights()(mod) if serialised else mod
+    return OwnWeights(mod) if serialised else mod
 
 
 def _wanted_constants(module: tvm.runtime.Module) -> dict[str, list[str]]:
