@@ -240,11 +240,8 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     matches, forms = _matches(flow, log.of(MATCH)), log.of(FORM)
     onnx_nodes = OnnxNodes(mod)
     calls = []
-    kinds: ByIdentity[dict[str, Any]] = ByIdentity()  # a composite that is called several times has each call once
     for node in flow.nodes:
-        if node.call not in kinds:
-            kinds[node.call] = _kind(node.call, usual)
-        call = _call(node, by_name, made.get(node, []), kinds[node.call])
+        call = _call(node, by_name, made.get(node, []), usual)
         call.onnx_node = onnx_nodes.of(call.function, call.name)
         call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, compilation)
         call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_of_primitives(node, made.get(node, []))]
@@ -295,18 +292,8 @@ def _made(flow: Flow, lowered: Mapping[str, RegionPrimitives]) -> dict[Node, lis
     return {node: lowered[name].of(i) for (name, _), nodes in uses.items() for i, node in enumerate(nodes)}
 
 
-def _kind(call: Any, usual: Mapping[str, int]) -> dict[str, Any]:
-    """What the report says of a call by itself, wherever it stands."""
-    return {
-        "flops": call_flops(call, usual),
-        "bytes": call_bytes(call, usual),
-        "output": _type_text(call.ty),
-        "attrs": _attrs_text(call.attrs),
-    }
-
-
 def _call(
-    node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive], kind: Mapping[str, Any]
+    node: Node, namespaces: Mapping[str, Namespace], made: Sequence[Primitive], usual: Mapping[str, int]
 ) -> CallReport:
     pattern = node.composite.partition(".")[2]
     is_fused = bool(pattern) and pattern in namespaces[node.compiler].patterns
@@ -325,7 +312,10 @@ def _call(
         implementation=", ".join(dict.fromkeys(p.implementation for p in work if p.implementation)) or None,
         step=work[0].step if work else None,
         inputs=[n.id for n in node.inputs],
-        **kind,
+        flops=call_flops(node.call, usual),
+        bytes=call_bytes(node.call, usual),
+        output=_type_text(node.call.ty),
+        attrs=_attrs_text(node.call.attrs),
     )
 
 

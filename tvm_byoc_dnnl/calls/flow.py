@@ -134,7 +134,6 @@ class _Reader:
         self.mod = mod
         self.flow = Flow()
         self._composites = 0
-        self._notes: ByIdentity[tuple[str, tuple[str, ...]]] = ByIdentity()  # composite function → name, candidates
         self._names = names_of_uses(mod)
 
     def read(self) -> Flow:
@@ -219,10 +218,8 @@ class _Reader:
 
     def _composite(self, func: Any, args: list[Source], place: Place, name: str) -> Source:
         self._composites += 1
-        if func not in self._notes:
-            self._notes[func] = composite_of(func), tuple(candidates_of(func))
-        name_of, candidates = self._notes[func]
-        inside = replace(place, composite=name_of, composite_id=self._composites, candidates=candidates)
+        candidates = tuple(candidates_of(func))
+        inside = replace(place, composite=composite_of(func), composite_id=self._composites, candidates=candidates)
         result = self._body(func.body, ByIdentity.of(zip(items(func.params), args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number

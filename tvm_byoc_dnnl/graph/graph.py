@@ -96,7 +96,7 @@ class PortableGraph:
         for k, node in enumerate(self.nodes):
             if not defined.issuperset(node.reads):
                 raise self._undefined(node.reads, defined, f"node {k} ({node.kind})")
-            self._define(node.outputs, defined, "the output of node {k} ({node.kind})", k=k, node=node)
+            self._define(node.outputs, defined, f"the output of node {k} ({node.kind})")
             for op in node.post_ops:
                 if op.kind == "binary" and not (op.input is not None and 0 <= op.input < len(node.inputs)):
                     raise GraphError(f"{self.name}: node {k} ({node.kind}) has a binary post-op without its operand")
@@ -107,14 +107,11 @@ class PortableGraph:
                 self._check_alias(entry, entry.alias)
         return self
 
-    def _define(self, ids: Iterable[int], defined: set[int], what: str, **named: Any) -> None:
-        """Note tensors as defined; ``what`` they are is only put into words for the message of an error."""
+    def _define(self, ids: Iterable[int], defined: set[int], what: str) -> None:
         for i in ids:
             if not 0 <= i < len(self.tensors):
-                what = what.format(**named)
                 raise GraphError(f"{self.name}: {what} is tensor {i}, but there are {len(self.tensors)} tensors")
             if i in defined:
-                what = what.format(**named)
                 raise GraphError(f"{self.name}: tensor {i} is defined twice, the second time as {what}")
             defined.add(i)
 
@@ -283,13 +280,6 @@ class PortableGraph:
             for node in document["nodes"]:
                 node["source"], node["calls"] = [], []
         return _TEXT.encode(document)
-
-    def form(self) -> str:
-        """A text that graphs which compute the same have in common, as `to_json` without names; made faster."""
-        nodes = [(n.kind, n.inputs, n.outputs, n.attrs, n.post_ops, n.scalings, n.result_scaling) for n in self.nodes]
-        tensors = [(t.dtype, t.shape) for t in self.tensors]
-        inputs = [(i.tensor, i.shape, i.alias) for i in self.inputs]
-        return repr((tensors, inputs, [c.tensor for c in self.constants], nodes, self.outputs))
 
     @property
     def symbols(self) -> set[str]:

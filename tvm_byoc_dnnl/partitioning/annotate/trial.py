@@ -90,7 +90,7 @@ class Trial:
         if isinstance(out, Reject):
             return out
         self._graph = g.finish(out)
-        self.question = (self._ns.name, str(self._options), self._graph.form())
+        self.question = (self._ns.name, str(self._options), self._graph.to_json(anonymous=True))
         return None
 
     def _optimise(self) -> Reject | None:
