@@ -291,7 +291,7 @@ class RegionBuilder:
     def function_beside(self, used: set[Any]) -> relax.Function:
         """The region with variables of its own, in a module whose regions contain the composites ``used``.
 
-        A copy infers the types of all calls again, so none is made where it is not needed. The region's composites
+        A copy would be lowered again, though it was tried: none is made where it is not needed. The region's composites
         are added to ``used``.
         """
         func = self.function
