@@ -294,7 +294,7 @@ def test_a_zip_map_gives_the_scores_of_each_class() -> None:
     [
         ("OneHotEncoder", None, {"cats_strings": ["a"]}, "has categories that are strings"),
         ("OneHotEncoder", None, {"cats_int64s": [1], "zeros": 0}, "must stop at an unknown category"),
-        ("LabelEncoder", None, {"keys_int64s": [1], "values_strings": ["a"]}, "maps strings"),
+        ("LabelEncoder", None, {"keys_strings": ["a"], "values_int64s": [1]}, "maps strings"),
         ("LinearClassifier", LABELLED, _linear(2, classlabels_strings=["a", "b"]), "gives labels that are strings"),
     ],
 )
@@ -313,3 +313,69 @@ def test_labels_that_are_strings_are_no_hindrance_when_nothing_reads_them() -> N
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 3)]
     (got,) = _ours(helper.make_model(graph, opset_imports=opsets, ir_version=9), {"x": X})
     assert got.shape == (7, 2)
+
+
+WORDS = ["cat", "dog", "eel"]
+_AFTER = [
+    helper.make_node("Identity", ["label"], ["same"]),
+    helper.make_node("Unsqueeze", ["same", "axes"], ["column"], name="column"),
+]
+
+
+def _chosen(op: str, *more: onnx.NodeProto, result: str = "label", **attrs: Any) -> onnx.ModelProto:
+    """A model whose result is strings."""
+    node = helper.make_node(op, ["x"], ["label", "scores"], name="model", domain=DOMAIN, **attrs)
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    constants = [onnx.numpy_helper.from_array(np.array([1]), "axes")]
+    constants.append(helper.make_tensor("words", TensorProto.STRING, [3], [w.encode() for w in WORDS]))
+    results = [helper.make_tensor_value_info(result, TensorProto.STRING, None)]
+    graph = helper.make_graph([node, *more], "g", [value], results, constants)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def _by_place(op: str, domain: str) -> onnx.NodeProto:
+    return helper.make_node(op, ["words", "place"], ["word"], domain=domain)
+
+
+_PLACES = (
+    helper.make_node("ArgMax", ["scores"], ["place"], axis=1, keepdims=0),
+    *(_by_place(op, domain) for op, domain in (("ArrayFeatureExtractor", DOMAIN), ("Gather", ""))),
+)
+_THREE = _linear(3, classlabels_strings=WORDS)
+_PAIR = _machine([2, 3], "RBF", [])
+del _PAIR["classlabels_ints"]
+STRINGS = {
+    "linear": _chosen("LinearClassifier", **_THREE),
+    "two classes": _chosen("LinearClassifier", **_linear(1, classlabels_strings=WORDS[:2])),
+    "a pair": _chosen("SVMClassifier", classlabels_strings=WORDS[:2], **_PAIR),
+    "moved": _chosen("LinearClassifier", *_AFTER, result="column", **_THREE),
+    "features": _chosen("LinearClassifier", *_PLACES[:2], result="word", **_THREE),
+    "gathered": _chosen("LinearClassifier", _PLACES[0], _PLACES[2], result="word", **_THREE),
+    "encoded": _chosen(
+        "LinearClassifier",
+        helper.make_node("LabelEncoder", ["label"], ["word"], name="encoder", domain=DOMAIN, keys_int64s=[5, 7],
+                         values_strings=WORDS[:2], default_string="eel"),
+        result="word",
+        **_linear(3, classlabels_ints=[5, 7, 9]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRINGS)
+def test_strings_are_given_back_as_indices(name: str) -> None:
+    model = STRINGS[name]
+    module = byoc.to_relax(model, string_labels=True)
+    (table,) = module["main"].attrs["string_labels"].values()
+    got = np.asarray(byoc.Runner(byoc.compile(module))(X))
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": X})
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(np.array([str(w) for w in table], object)[got], want)
+    with pytest.raises(byoc.UnsupportedError, match="gives labels that are strings; ask for their indices"):
+        byoc.to_relax(model)
+
+
+def test_strings_that_are_read_are_refused() -> None:
+    equal = helper.make_node("Equal", ["label", "words"], ["word"])
+    with pytest.raises(byoc.UnsupportedError, match=r"LinearClassifier \(node `model`\) gives labels that are strings"):
+        byoc.to_relax(_chosen("LinearClassifier", equal, result="word", **_THREE), string_labels=True)

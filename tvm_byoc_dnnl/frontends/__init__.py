@@ -35,7 +35,9 @@ class LastRow(PathLike[str]):
         return str(self.path)
 
 
-def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None) -> tvm.IRModule:
+def to_relax(
+    model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None, *, string_labels: bool = False
+) -> tvm.IRModule:
     """Import a model.
 
     Parameters
@@ -46,6 +48,9 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
         Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
         ``"N"``, leaves a dimension open; equal names are equal sizes. ``"N:8"`` leaves it open and says that the model
         is best optimised for 8.
+    string_labels : bool
+        Whether an ONNX model may have results that are strings, such as the labels of a classifier. They are given back
+        as their indices, int64, in the tables that the attribute ``string_labels`` of ``main`` has by output name.
 
     Returns
     -------
@@ -85,7 +90,7 @@ def to_relax(model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None
 
         shapes, usual = split_usual_sizes(shapes or {})
         with stage("import"):
-            mod = import_onnx(model, shapes, weights)
+            mod = import_onnx(model, shapes, weights, string_labels=string_labels)
         if usual:
             mod["main"] = mod["main"].with_attr(USUAL_SIZES_ATTR, usual)
         return mod

@@ -16,6 +16,8 @@ from .tvm_compat import dtype_of, shape_dims, var_name
 DIMS_ATTR = "open_dims"
 #: attribute of ``main``: dims of each output as the model says them; Relax forgets those of which no input has a symbol
 OUTPUTS_ATTR = "output_dims"
+#: attribute of ``main``: output name → the strings whose indices it gives
+LABELS_ATTR = "string_labels"
 #: attribute of ``main``: symbol -> the size that the model is optimised for
 USUAL_SIZES_ATTR = "usual_sizes"
 #: attribute of ``main``: variable -> name of the ONNX node that it is made of

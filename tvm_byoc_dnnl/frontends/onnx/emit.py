@@ -66,6 +66,8 @@ class Emit:
     def tensor(self, x: Operand, like: Value | None = None) -> Any:
         """The expression of a value; numbers have the dtype of ``like``."""
         if isinstance(x, Value):
+            if x.words is not None:
+                raise x.words.refused()
             if x.expr is None:
                 x.expr = self._emitted(x)
             return x.expr

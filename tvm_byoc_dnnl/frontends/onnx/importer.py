@@ -56,10 +56,12 @@ def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
         raise InputError(f"cannot read `{path}` as an ONNX model: {_first_line(err)}") from err
 
 
-def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None, weights: Weights | None = None) -> tvm.IRModule:
+def import_onnx(
+    model: onnx.ModelProto, shapes: Shapes | None = None, weights: Weights | None = None, *, string_labels: bool = False
+) -> tvm.IRModule:
     """A Relax module of an ONNX model; see `to_relax`. ``weights``: those whose data are not in the model."""
     try:
-        return _import_onnx(model, shapes, weights or Weights({}))
+        return _import_onnx(model, shapes, weights or Weights({}), string_labels)
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}{advice_on_inputs(model, shapes or {})}") from error.__cause__
     except ByocError:
@@ -73,7 +75,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Shapes | None = None, weights: W
         ) from error
 
 
-def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights) -> tvm.IRModule:
+def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights, string_labels: bool) -> tvm.IRModule:
     if not model.graph.output:
         raise InputError("the ONNX model has no outputs: it is empty or damaged")
     if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
@@ -86,7 +88,7 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
     refuse_sequences(given)
     named = name_dims([*given, *model.graph.output])
     inputs, outputs = named[: len(given)], named[len(given) :]
-    module = to_module(model, inputs, outputs, weights)
+    module = to_module(model, inputs, outputs, weights, string_labels=string_labels)
     names = {"input_names": [i.name for i in inputs], "output_names": [o.name for o in outputs]}
     module["main"] = module["main"].with_attrs({**names, "num_input": len(inputs)})
     weights.complete()

@@ -18,7 +18,7 @@ from tvm.ir.supply import UniqueNameSupply
 from ...core.compilation import current
 from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.tvm_fast import ByIdentity, items
-from ...ir.signature import DIMS_ATTR, OUTPUTS_ATTR
+from ...ir.signature import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR
 from ...ir.tvm_compat import is_a
 from .dim import size_of
 from .emit import is_as_tvm_wants
@@ -41,6 +41,8 @@ def to_module(
     inputs: Sequence[onnx.ValueInfoProto],
     outputs: Sequence[onnx.ValueInfoProto],
     weights: Weights,
+    *,
+    string_labels: bool = False,
 ) -> tvm.IRModule:
     """The module of a model.
 
@@ -52,11 +54,14 @@ def to_module(
         Its inputs without those that repeat a constant, and its results; open dims are named.
     weights : Weights
         Its constants that are not in the model. Their arrays become TVM's, without a copy.
+    string_labels : bool
+        Whether results that are strings come as indices.
     """
     first: ByocError | None = None
     waiting: list[dict[str, bool]] = [{}]
     for _ in range(_MOST_TRIED):
         shared = Shared(model, waiting.pop())
+        shared.labels = {} if string_labels else None
         try:
             return _module(shared, model, inputs, outputs, weights)
         except (InputError, UnsupportedError) as error:
@@ -104,6 +109,8 @@ def _module(
     if shapes.names:
         attrs[DIMS_ATTR] = shapes.names
         attrs[OUTPUTS_ATTR] = [[str(d.dim_value or d.dim_param) for d in o.type.tensor_type.shape.dim] for o in outputs]
+    if shared.labels:
+        attrs[LABELS_ATTR] = shared.labels
     module["main"] = module["main"].with_attrs(attrs) if attrs else module["main"]
     _note_overwritable(module, shared.weights, fresh)
     return module
@@ -123,6 +130,9 @@ def _walked(walk: Walk, scope: Scope, plan: Plan, outputs: Sequence[onnx.ValueIn
 def _result(walk: Walk, value: Value | None, name: str) -> Any:
     if value is None or value.is_empty:
         raise UnsupportedError(f"no Relax equivalent for the output `{name}`, which is an empty optional")
+    if value.words is not None and walk.shared.labels is not None:
+        walk.shared.labels[name] = list(value.words.table)
+        return value.expr
     if value.items is not None:
         return relax.Tuple([walk.emit.tensor(item) for item in value.items])
     return walk.emit.tensor(value)

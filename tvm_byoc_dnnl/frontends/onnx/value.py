@@ -15,7 +15,7 @@ from ...core.errors import InputError, UnsupportedError
 from ...ir.tvm_compat import dtype_of, is_a, shape_dims
 from .dim import Dim, Size, size_of
 
-__all__ = ["EMITTING", "STORED", "Node", "Type", "Value", "numbers"]
+__all__ = ["EMITTING", "STORED", "Node", "Type", "Value", "Words", "numbers"]
 
 #: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
 STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
@@ -42,6 +42,20 @@ class Type(NamedTuple):
     dims: tuple[Size, ...] | None
 
 
+class Words(NamedTuple):
+    """Strings that a call chooses from, and the node that gives them, for messages."""
+
+    table: tuple[str, ...]
+    what: str
+
+    def refused(self) -> UnsupportedError:
+        """The error where they are read, or given back without being asked for."""
+        return UnsupportedError(
+            f"no Relax equivalent: {self.what} gives labels that are strings; ask for their indices by "
+            "to_relax(model, string_labels=True), read its scores only, or export it with integers for labels"
+        )
+
+
 class Value:
     """One value of an ONNX graph: an expression of Relax, known numbers, or both; or a sequence.
 
@@ -60,6 +74,8 @@ class Value:
         The items of a sequence.
     item : (str, int or None), optional
         Dtype and rank of the items of a sequence: one whose items only a call knows is an expression.
+    words : Words, optional
+        Of strings: what the numbers of the expression, int64, stand for.
     ready : function, optional
         Waits until ``known`` is filled: threads may read weights while the model is imported.
 
@@ -71,7 +87,7 @@ class Value:
         ``None`` where the rank is unknown.
     """
 
-    __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "item", "items")
+    __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "item", "items", "words")
 
     def __init__(
         self,
@@ -81,8 +97,9 @@ class Value:
         items: list[Value] | None = None,
         ready: Callable[[], None] | None = None,
         item: tuple[str, int | None] | None = None,
+        words: Words | None = None,
     ) -> None:
-        self.expr, self.items, self.item = expr, items, item
+        self.expr, self.items, self.item, self.words = expr, items, item, words
         self._known, self._ready = known, ready
         self._dims: Any = ...
         #: whether its numbers are known and none of them is an open size

@@ -38,6 +38,10 @@ _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeErr
 _STRUCTURES = {"If": branches.chosen, "Loop": loops.loop, "Scan": loops.scan, "SequenceMap": loops.mapped}
 
 
+#: operators that move strings, or leave them as they are
+_MOVING = frozenset({"Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+
+
 class Missing(UnsupportedError):
     """Nothing imports an operator."""
 
@@ -57,6 +61,8 @@ class Shared:
         Which branch of an ``If`` is taken that only a call decides, for those whose branches differ in rank.
     unsure : dict of str
         The others of this kind, in order.
+    labels : dict of str, optional
+        Results that are the numbers of strings, with these; ``None`` where nobody asks for such results.
     impossible : dict of str
         Those of which a branch is not as ONNX defines it, at least for the sizes that the model is imported for.
     """
@@ -66,6 +72,7 @@ class Shared:
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.root: relax.BlockBuilder = relax.BlockBuilder()
         self.weights: list[tuple[Any, np.ndarray]] = []
+        self.labels: dict[str, list[str]] | None = None
 
 
 def built(
@@ -222,6 +229,8 @@ class Walk:
 
     def _results(self, node: Node, scope: Scope) -> list[Value | None]:
         assert node.proto is not None
+        if any(v is not None and v.words is not None for v in node.inputs):
+            return self._of_words(node, scope)
         structure = _STRUCTURES.get(node.op) if node.domain == "" else None
         if structure is not None:
             check_operands(node)
@@ -253,6 +262,16 @@ class Walk:
         if entry is not None or has_definition(node):
             raise node.refused("has no definition for these inputs; fix their open dims")
         raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
+
+    def _of_words(self, node: Node, scope: Scope) -> list[Value | None]:
+        """The results of a node that reads strings by their numbers, and moves them only."""
+        value = node.needed(0)
+        if value.words is None or node.op not in _MOVING:
+            raise next(v.words for v in node.inputs if v is not None and v.words is not None).refused()
+        if node.op in ("Cast", "Identity"):
+            return [value]
+        node.inputs[0] = Value(value.expr)
+        return [v and Value(self.emit.tensor(v), words=value.words) for v in self._results(node, scope)]
 
     def missing(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[str]:
         """The nodes of a graph that nothing imports, the first of each operator."""

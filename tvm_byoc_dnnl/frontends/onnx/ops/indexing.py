@@ -12,10 +12,17 @@ from tvm import relax
 from ..dim import Dim, Size, at_least, expr_of, max_of, min_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, numbers
+from ..value import Node, Value, Words, numbers
 from .computed import asked
 from .moving import from_start
 from .shapes import MOST, few, length_of
+
+
+def words_of(e: Emit, table: Value) -> Words | None:
+    """A constant of strings, from which a call chooses."""
+    if table.known is None or table.known.dtype != object or not isinstance(next(iter(table.known.flat), None), str):
+        return None
+    return Words(tuple(table.known.reshape(-1).tolist()), e.node.what if e.node is not None else "the model")
 
 
 def _gather_value(node: Node) -> Any:
@@ -37,6 +44,8 @@ def _gather(e: Emit, node: Node, data: Value, indices: Value, *, axis: int = 0) 
     if not -len(data.sizes) <= axis < len(data.sizes):
         raise node.wrong(f"has the axis {axis}; expected {-len(data.sizes)} to {len(data.sizes) - 1}")
     axis %= len(data.sizes)
+    if data.rank == 1 and (words := words_of(e, data)) is not None:
+        return Value(e.tensor(e.cast(from_start(e, indices, [data.sizes[0]]), "int64")), words=words)
     return e.take(data, from_start(e, indices, [data.sizes[axis]]), axis=axis)
 
 

@@ -1,6 +1,7 @@
 """Models of tables (``ai.onnx.ml``) by comparisons, gathers and products; their trees are in trees.py.
 
-Strings are refused. What ONNX leaves open (ties, scores of two classes in one column) is as ONNX Runtime has it.
+Strings are results only, as indices. What ONNX leaves open (ties, scores of two classes in one column) is as ONNX
+Runtime has it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..dim import Size
+from ..dim import Size, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Value, Words
 from .computed import written
+from .indexing import words_of
 
 __all__ = ["DOMAIN", "as_floats", "classified", "transformed"]
 
@@ -77,6 +79,16 @@ def _labels(node: Node) -> tuple[np.ndarray | None, int]:
     return (None, len(strings)) if strings else (np.zeros(0, "int64"), 0)
 
 
+def _labelled(e: Emit, node: Node, place: Value, count: int = 0) -> Value:
+    """The label of a class for its place; labels of another number than ``count``, if that is given, are none."""
+    labels, own = _labels(node)
+    if labels is None:
+        return Value(e.tensor(place), words=Words(tuple(node.attr("classlabels_strings")), node.what))
+    if not own or (count and own != count) or np.array_equal(labels, np.arange(own)):
+        return place
+    return e.take(e.const(labels), place, axis=0)
+
+
 def classified(e: Emit, node: Node, scores: Value, *, is_one_score: bool, least: float) -> list[Value | None]:
     """The label of each row, and its scores.
 
@@ -89,24 +101,14 @@ def classified(e: Emit, node: Node, scores: Value, *, is_one_score: bool, least:
     least : float
         What that score must be above for the second class.
     """
-    labels, count = _labels(node)
-    if labels is None and node.wanted[0]:
-        raise node.refused(
-            "gives labels that are strings; read its scores only, or export the classifier with integers for labels"
-        )
     if is_one_score:
         score = e.strided_slice(scores, axes=[1], begin=[0], end=[1])
-        label: Value | None = e.squeeze(e.cast(score > least, "int64"), axis=[1])
-        labels = labels if labels is None or count == 2 else np.array([0, 1])
+        label: Value = e.squeeze(e.cast(score > least, "int64"), axis=[1])
         is_share = node.attr("post_transform", "NONE") in ("NONE", "PROBIT") and least > 0
         scores = e.concat([1 - score if is_share else -score, score], 1)
     else:
         label = e.argmax(scores, axis=1)
-    if labels is None:
-        label = None
-    elif len(labels) and not np.array_equal(labels, np.arange(len(labels))):
-        label = e.take(e.const(labels), label, axis=0)
-    return [label, e.cast(transformed(e, node, scores), "float32")]
+    return [_labelled(e, node, label, 2 if is_one_score else 0), e.cast(transformed(e, node, scores), "float32")]
 
 
 # ---- linear models --------------------------------------------------------------------------------------
@@ -203,6 +205,8 @@ def _feature_vectorizer(e: Emit, node: Node, *, inputdimensions: Any = None) -> 
 
 @operator("ArrayFeatureExtractor", domain=DOMAIN)
 def _array_feature_extractor(e: Emit, x: Value, places: Value) -> Any:
+    if (words := words_of(e, x)) is not None:
+        return Value(e.tensor(e.reshape(e.cast(places, "int64"), [1, product(places.sizes)])), words=words)
     taken = e.take(x, e.call(relax.op.reshape, places, e.shape([-1])), axis=-1)
     return e.reshape(taken, [1, *taken.sizes]) if len(x.sizes) == 1 else taken
 
@@ -237,7 +241,10 @@ def _table(node: Node, side: str) -> np.ndarray | None:
 
 @operator("LabelEncoder", domain=DOMAIN, since=2)
 def _label_encoder(e: Emit, node: Node, x: Value) -> Any:
-    keys, values = _table(node, "keys"), _table(node, "values")
+    keys, values, words = _table(node, "keys"), _table(node, "values"), node.attr("values_strings")
+    if words is not None:
+        words = Words((*words, node.attr("default_string", "_Unused")), node.what)
+        values, node.attrs["default_int64"] = np.arange(len(words.table) - 1), len(words.table) - 1
     if keys is None or values is None:
         raise node.refused("maps strings; encode them outside of the model")
     kind = "int64" if values.dtype == np.int64 else "float"
@@ -246,7 +253,8 @@ def _label_encoder(e: Emit, node: Node, x: Value) -> Any:
     found = _same(e, node, x, keys)
     places, found = e.argmax(e.cast(found, "int32"), axis=-1), e.max(e.cast(found, "int32"), axis=-1)
     taken = e.take(e.const(values), places, axis=0)
-    return e.where(e.cast(found, "bool"), taken, e.const(np.asarray(default).reshape(()), str(values.dtype)))
+    made = e.where(e.cast(found, "bool"), taken, e.const(np.asarray(default).reshape(()), str(values.dtype)))
+    return made if words is None else Value(e.tensor(made), words=words)
 
 
 @operator("ZipMap", domain=DOMAIN)
@@ -370,11 +378,6 @@ def _chances(e: Emit, scores: Value, pairs: list[tuple[int, int]], a: Any, b: An
 
 def _of_one_pair(e: Emit, node: Node, scores: Value) -> list[Value | None]:
     """The label of the class that won, and the scores of two classes, of which the second has the score itself."""
-    labels, _ = _labels(node)
-    if labels is None and node.wanted[0]:
-        raise node.refused("gives labels that are strings; read its scores only, or export it with integers for labels")
-    label = None
-    if labels is not None:
-        label = e.squeeze(e.take(e.const(labels), e.cast(scores <= 0, "int64"), axis=0), axis=[1])
+    label = _labelled(e, node, e.squeeze(e.cast(scores <= 0, "int64"), axis=[1]))
     both = e.concat([-scores, scores], 1)
     return [label, transformed(e, node, both)]
