@@ -102,12 +102,16 @@ class BlobModule final : public ffi::ModuleObj {
 
 ffi::Module Make(Blob blob);
 
-/// The same region under another name; it is known how many results it has.
-ffi::Module Named(const ffi::Module& module, const ffi::String& symbol, int64_t results) {
+const BlobModule& BlobIn(const ffi::Module& module) {
   const auto* known = dynamic_cast<const BlobModule*>(module.get());
   if (known == nullptr)
     Fail(ErrorKind::kInput, "a module of kind ", module->kind(), ", expected byoc_blob");
-  Blob blob = known->blob();
+  return *known;
+}
+
+/// The same region under another name; it is known how many results it has.
+ffi::Module Named(const ffi::Module& module, const ffi::String& symbol, int64_t results) {
+  Blob blob = BlobIn(module).blob();
   blob.symbol = symbol;
   blob.results = results;
   return Make(std::move(blob));
@@ -126,6 +130,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](const ffi::String& symbol, const ffi::String& compiler,
               const ffi::String& compatibility,
               const ffi::Bytes& bytes) { return Make({symbol, compiler, compatibility, bytes}); })
+      .def("tvm_byoc_dnnl.BlobBytes",
+           [](const ffi::Module& module) {
+             return Guarded([&] { return BlobIn(module).SaveToBytes(); });
+           })
       .def("tvm_byoc_dnnl.BlobNamed",
            [](const ffi::Module& module, const ffi::String& symbol, int64_t results) {
              return Guarded([&] { return Named(module, symbol, results); });

@@ -1,7 +1,8 @@
 """Compiled models in a folder, found by the content of all that they depend on.
 
-An entry is the library that ``export_library`` writes, under the name of its key. It gets that name when it is
-complete, so that two processes that compile the same model write the same entry one after the other; neither waits.
+An entry is the library that ``export_library`` writes, under the name of its key, or the bytes that a vendor's compiler
+made of a region, which serve each model that has the region. It gets that name when it is complete, so that two
+processes that compile the same model write the same entry one after the other; neither waits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import tvm
 from tvm.support import cc
@@ -24,6 +25,7 @@ from tvm.target import codegen
 
 from .._version import __version__, version_of
 from ..core import _native
+from ..core.compilation import knowing
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
 from ..frontends import LastRow
@@ -40,6 +42,7 @@ from ..vendors.namespaces import compilers, namespace
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _ENGINE = __name__.partition(".")[0]
 _BLOCK = 1 << 20
+_Entry = TypeVar("_Entry")
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torch", "gguf")
 
 
@@ -93,6 +96,7 @@ class ModelCache:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"cache_dir is {str(folder)!r}, which is no folder: {reason}") from error
+        self._compilers: dict[str, str] = {}  # what makes the regions of each
 
     def get(self, key: str, build: Callable[[], ByocExecutable]) -> ByocExecutable:
         """The entry of this key, built if it is not there or is damaged."""
@@ -100,9 +104,11 @@ class ModelCache:
             _warn_once(f"the folder {self._folder} is not used as a cache, because {reason}")
             return build()
         path = self._folder / f"{key}.so"
-        if (found := self._found(path, key)) is not None:
+        if (found := self._found(path, lambda file: CachedExecutable(path, key))) is not None:
+            self._say("found", path)
             return found
-        built = build()
+        with knowing(kept=self):
+            built = build()
         try:
             with written(path, follow=False) as aside:
                 built.export_library(aside)
@@ -115,20 +121,47 @@ class ModelCache:
         self._say("stored", path)
         return stored
 
-    def _found(self, path: Path, key: str) -> CachedExecutable | None:
+    def region(self, compiler: str, content: str) -> tvm.runtime.Module | None:
+        """What a vendor's compiler made of a region of this content, if it was kept."""
+        key = self._region_key(compiler, content)
+
+        def opened_from(file: BinaryIO) -> tvm.runtime.Module:
+            made_from, _, data = file.read().partition(b"\n")
+            if made_from != key.encode():
+                raise ArtifactError("it was made from something else")
+            return _native.function("ffi.Module.load_from_bytes.byoc_blob")(data)
+
+        return self._found(self._folder / f"{key}.region", opened_from)
+
+    def keep_region(self, compiler: str, content: str, module: tvm.runtime.Module) -> None:
+        """Keep what a vendor's compiler made of a region; a folder that takes nothing more is a warning."""
+        key = self._region_key(compiler, content)
+        data = bytes(_native.function("tvm_byoc_dnnl.BlobBytes")(module))
+        try:
+            with written(self._folder / f"{key}.region", follow=False) as aside:
+                aside.write_bytes(key.encode() + b"\n" + data)
+        except OSError as error:
+            _logger.warning("a compiled region is not kept in %s: %s", self._folder, error)
+
+    def _region_key(self, compiler: str, content: str) -> str:
+        if compiler not in self._compilers:
+            self._compilers[compiler] = json.dumps(_software([compiler]), sort_keys=True)
+        return content_key([self._compilers[compiler], content])
+
+    def _found(self, path: Path, load: Callable[[BinaryIO], _Entry]) -> _Entry | None:
         """The entry, if there is one that can be used."""
         try:
             with opened(path, follow=False) as file:
                 if (reason := _stranger(os.fstat(file.fileno()))) is not None:
                     raise ArtifactError(reason)
                 os.utime(file.fileno())  # when it was used last, for those who tidy up
-            found = CachedExecutable(path, key)
+                found = load(file)
         except FileNotFoundError:
             return None
         except (ArtifactError, OSError) as error:
-            _logger.warning("the cached model %s is not used, and compiled again: %s", path, error)
+            what = "model" if path.suffix == ".so" else "region"
+            _logger.warning("the cached %s %s is not used, and compiled again: %s", what, path, error)
             return None
-        self._say("found", path)
         return found
 
     def _say(self, what: str, path: Path) -> None:
@@ -188,9 +221,7 @@ def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[
     facts = {
         "compiler": compiler if compiler is None else names,
         "arguments": {n: fingerprint(v, f"the argument {n}") for n, v in arguments.items() if n != "database"},
-        "package": [__version__, *_own_files()],
-        "versions": {name: version_of(name) for name in _PACKAGES} | {"python": sys.version},
-        "namespaces": {name: _namespace_facts(name) for name in names},
+        **_software(names),
         "context": _context(),
         "machine": [str(codegen.llvm_get_system_cpu()), _compiler_facts()],
     }
@@ -198,6 +229,15 @@ def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[
     if database is not None:  # its times are for a number of threads
         yield f"threads {thread_count()}".encode()
         yield from _file_parts(Path(database))
+
+
+def _software(names: Sequence[str]) -> dict[str, Any]:
+    """What compiles for these namespaces."""
+    return {
+        "package": [__version__, *_own_files()],
+        "versions": {name: version_of(name) for name in _PACKAGES} | {"python": sys.version},
+        "namespaces": {name: _namespace_facts(name) for name in names},
+    }
 
 
 def _context() -> dict[str, Any]:

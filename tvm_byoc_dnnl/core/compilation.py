@@ -53,6 +53,8 @@ class Compilation:
         library said, by a key of the vendor's own.
     blobs : dict, optional
         Codegen → content of a region → the bytes that its library has made of it, as a module. ``None`` by hand.
+    kept : optional
+        Keeps such bytes from process to process: ``kept.region(compiler, content)`` and ``kept.keep_region(...)``.
     weights : OverwritableWeights, optional
         Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
         and whoever needs the module as it was imported has to import it again.
@@ -77,6 +79,7 @@ class Compilation:
     lowered: dict[Any, Any] | None = None
     answers: dict[Any, Any] = field(default_factory=dict)
     blobs: dict[Any, dict[str, Any]] | None = None
+    kept: Any = None
     weights: OverwritableWeights | None = None
     not_source: dict[str, str] | None = None
     times: Callable[[Any, Any], Any] | None = None

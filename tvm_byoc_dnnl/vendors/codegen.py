@@ -335,7 +335,8 @@ class OwnCodegen(Codegen):
     """A vendor's own function; without one, the function that TVM knows as ``relax.ext.<compiler>``.
 
     With ``isolate`` each call of it is made in a process of its own. What it has compiled to bytes of its library is
-    used again for a region of equal content in the same compilation: for the region that was tried.
+    used again for a region of equal content: in the same compilation, for the region that was tried, and with a
+    ``cache_dir`` in later ones.
     """
 
     compiler: str
@@ -354,16 +355,18 @@ class OwnCodegen(Codegen):
     def _generate(
         self, regions: Sequence[relax.Function], options: Mapping[str, Any]
     ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
-        known = current().blobs
+        known, kept = current().blobs, current().kept
         blobs = {} if known is None else known.setdefault(self, {})
-        keys = [_content(region, options) for region in regions] if blobs else [""] * len(regions)
-        found = [blobs.get(key) for key in keys]
+        keys = [_content(region, options) for region in regions] if blobs or kept else [""] * len(regions)
+        found = [blobs.get(key) or (kept and kept.region(self.compiler, key)) for key in keys]
         new = [region for region, module in zip(regions, found, strict=True) if module is None]
         made = iter(super()._generate(new, options)[0] if new else ())
         modules = [next(made) if module is None else _counted(module, r) for module, r in zip(found, regions)]
-        for region, key, module in zip(regions, keys, modules, strict=True):
+        for region, key, module, old in zip(regions, keys, modules, found, strict=True):
             if _is_blob(module):
                 blobs[key or _content(region, options)] = module
+                if kept and old is None:
+                    kept.keep_region(self.compiler, key, module)
         return modules, name_constants(regions)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
