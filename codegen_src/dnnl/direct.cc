@@ -13,9 +13,9 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 /// Whether a vector of results lies together, wherever a group begins.
-bool SuitsVectors(const byoc_strides& dst, const byoc_direct_params& p) {
-  const bool channels_last = dst.lanes == p.groups * p.outputs;
-  return channels_last || (dst.lanes == BYOC_DIRECT_LANES && p.outputs % BYOC_DIRECT_LANES == 0);
+bool SuitsVectors(const byoc_convolution& p) {
+  const bool channels_last = p.dst.lanes == p.groups * p.outputs;
+  return channels_last || (p.dst.lanes == BYOC_DIRECT_LANES && p.outputs % BYOC_DIRECT_LANES == 0);
 }
 
 constexpr size_t kRank = 4;  // of an image
@@ -32,7 +32,7 @@ bool IsFast(const Dims& weights, size_t rank, const Machine& machine, bool is_sh
 /// Makes few long rows of an image whose pixels lie evenly, where a result reads one pixel alone:
 /// the inner loop goes over a row, and on a Zen 3 images of 7x7 to 56x56 take 0.85 to 0.93 of the
 /// time. Longer rows gain no more.
-void MakeLongRows(byoc_direct_params* p, int64_t longest, std::vector<byoc_post_op>* post_ops) {
+void MakeLongRows(byoc_convolution* p, int64_t longest, std::vector<byoc_post_op>* post_ops) {
   std::vector<byoc_strides*> places = {&p->src, &p->dst};
   for (byoc_post_op& post_op : *post_ops) {
     if (post_op.form == BYOC_PER_ELEMENT) places.push_back(&post_op.strides);
@@ -40,7 +40,7 @@ void MakeLongRows(byoc_direct_params* p, int64_t longest, std::vector<byoc_post_
   const bool evenly = std::all_of(places.begin(), places.end(), [&](const byoc_strides* s) {
     return s->row == p->width * s->pixel;
   });
-  const bool alone = byoc_direct_taps(p) == p->channels && p->stride_x == 1 && p->stride_y == 1 &&
+  const bool alone = byoc_taps(p) == p->channels && p->stride_x == 1 && p->stride_y == 1 &&
                      p->width == p->out_width && p->height == p->out_height && p->pad_top == 0 &&
                      p->pad_left == 0;
   if (!evenly || !alone) return;
@@ -92,27 +92,19 @@ std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& val
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
   if (!frame) return std::nullopt;
 
-  const bool has_groups = shape.size() == rank + 1;  // without, it reads a picture
-  const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
-  byoc_direct_params p{};
-  DescribeImages(op, *frame, &p);
-  p.groups = has_groups ? shape[0] : 1;
-  p.channels = in[1] / p.groups;
-  p.outputs = out[1] / p.groups;
-  DescribeWindow(op, &p);
-  p.dilation_x = op.dilates[1] + 1;
-  p.shuffle = shuffled ? shuffled->group_size : 1;
-  p.threads = values.machine().threads;
-  if (!SuitsVectors(p.dst, p)) return std::nullopt;
-  if (!has_groups && p.dst.lanes != out[1]) return std::nullopt;  // in blocks oneDNN is as fast
-  MakeLongRows(&p, static_cast<int64_t>(values.machine().Limit("long_row")), &frame->post_ops);
+  byoc_direct_params p{ConvolutionOf(op, *frame, values.machine()),
+                       shuffled ? shuffled->group_size : 1};
+  const bool is_picture = shape.size() == rank;
+  if (!SuitsVectors(p.of)) return std::nullopt;
+  if (is_picture && p.of.dst.lanes != p.of.outputs) return std::nullopt;  // oneDNN is as fast
+  MakeLongRows(&p.of, static_cast<int64_t>(values.machine().Limit("long_row")), &frame->post_ops);
   KernelCall call = CallOf(kDirect, p, std::move(*frame), byoc_direct_scratch_bytes(&p));
   call.packing = PackingOf(kDirectPack, p, byoc_direct_packed_bytes(&p));
 
   Candidate candidate{op, {}, KernelImpl("direct", BYOC_AVX2), std::move(call), {}};
-  const auto pixels = static_cast<double>(p.images * p.out_height * p.out_width);
-  const auto outputs = static_cast<double>(p.groups * byoc_direct_filled(&p));
-  candidate.work.products = pixels * outputs * static_cast<double>(byoc_direct_taps(&p));
+  const auto pixels = static_cast<double>(p.of.images * p.of.out_height * p.of.out_width);
+  const auto outputs = static_cast<double>(p.of.groups * byoc_direct_filled(&p.of));
+  candidate.work.products = pixels * outputs * static_cast<double>(byoc_taps(&p.of));
   candidate.work.vectors = pixels * outputs / BYOC_DIRECT_LANES;
   return candidate;
 }

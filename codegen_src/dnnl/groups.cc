@@ -14,7 +14,7 @@ namespace {
 
 /// Groups of which a vector holds several, or one that nearly fills it. Of depthwise kernels oneDNN
 /// has good ones for all but two widths, unless it unfolds the source.
-bool Suits(const byoc_groups_params& p, const Candidate& primitive, const Machine& machine) {
+bool Suits(const byoc_convolution& p, const Candidate& primitive, const Machine& machine) {
   if (!byoc_groups_is_depthwise(&p))
     return static_cast<double>(p.channels) <= machine.Limit("groups_channels") &&
            p.outputs <= byoc_lanes(p.isa);
@@ -29,10 +29,10 @@ bool IsPlain(const byoc_strides& strides, int64_t channels, int64_t at_once, int
 }
 
 /// The bytes are left to the lowering.
-Work WorkOf(const byoc_groups_params& p) {
+Work WorkOf(const byoc_convolution& p) {
   Work work;
   const auto pixels = static_cast<double>(p.images * p.out_height * p.out_width);
-  const auto taps = static_cast<double>(byoc_groups_taps(&p));
+  const auto taps = static_cast<double>(byoc_taps(&p));
   if (byoc_groups_is_depthwise(&p)) {
     work.products = pixels * static_cast<double>(p.groups) * taps;
     return work;
@@ -55,19 +55,11 @@ std::optional<Candidate> OfferGroups(const Candidate& primitive, const Lowering&
   std::optional<KernelFrame> frame = FrameOf(primitive, values, Dense(shape, DType::kFloat32));
   if (!frame) return std::nullopt;
 
-  const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
-  byoc_groups_params p{};
-  DescribeImages(op, *frame, &p);
-  DescribeWindow(op, &p);
-  p.dilation_x = op.dilates[1] + 1;
-  p.isa = frame->isa;
-  p.groups = shape[0];
-  p.outputs = shape[1];
-  p.channels = shape[2];
+  const byoc_convolution p = ConvolutionOf(op, *frame, values.machine());
   const int64_t lanes = byoc_lanes(p.isa), together = byoc_groups_together(&p);
   if (!Suits(p, primitive, values.machine()) ||
-      !IsPlain(p.src, in[1], together * p.channels, lanes) ||
-      !IsPlain(p.dst, out[1], together * p.outputs, lanes))
+      !IsPlain(p.src, p.groups * p.channels, together * p.channels, lanes) ||
+      !IsPlain(p.dst, p.groups * p.outputs, together * p.outputs, lanes))
     return std::nullopt;
   KernelCall call = CallOf(kGroups, p, std::move(*frame), /*scratch_bytes=*/0);
   call.packing = PackingOf(kGroupsPack, p, byoc_groups_packed_bytes(&p));

@@ -199,4 +199,40 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   return frame;
 }
 
+byoc_convolution ConvolutionOf(const OpDesc& op, const KernelFrame& frame, const Machine& machine) {
+  Dims in = frame.src.get_dims(), out = frame.dst.get_dims();
+  Dims weights = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+  byoc_convolution c{};
+  c.isa = frame.isa;
+  c.threads = machine.threads;
+  c.stride_y = c.stride_x = c.dilation_y = c.dilation_x = 1;
+  if (op.kind == dnnl::primitive::kind::convolution) {
+    c.pad_top = op.pad_begin[0];
+    c.pad_left = op.pad_begin[1];
+    c.stride_y = op.strides[0];
+    c.stride_x = op.strides[1];
+    c.dilation_y = op.dilates[0] + 1;  // oneDNN counts the holes
+    c.dilation_x = op.dilates[1] + 1;
+  } else {
+    in = {1, in[1], 1, in[0]};
+    out = {1, out[1], 1, out[0]};
+    weights = {out[1], in[1], 1, 1};
+  }
+  c.groups = weights.size() > in.size() ? weights[0] : 1;
+  c.images = in[0];
+  c.channels = in[1] / c.groups;
+  c.height = in[2];
+  c.width = in[3];
+  c.outputs = out[1] / c.groups;
+  c.out_height = out[2];
+  c.out_width = out[3];
+  c.kernel_height = weights[weights.size() - 2];
+  c.kernel_width = weights.back();
+  c.src = frame.src_strides;
+  c.dst = frame.dst_strides;
+  c.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
+  c.post_ops = static_cast<int64_t>(frame.post_ops.size());
+  return c;
+}
+
 }  // namespace tvm_byoc_dnnl

@@ -90,34 +90,9 @@ KernelCall CallOf(const Kernel& kernel, const T& params, KernelFrame frame, size
   return call;
 }
 
-/// The parameters that all convolutions of images have in common, but for channels and kernels.
-template <typename T>
-void DescribeImages(const OpDesc& op, const KernelFrame& frame, T* params) {
-  const Dims in = frame.src.get_dims(), out = frame.dst.get_dims();
-  params->images = in[0];
-  params->height = in[2];
-  params->width = in[3];
-  params->out_height = out[2];
-  params->out_width = out[3];
-  params->pad_top = op.pad_begin[0];
-  params->pad_left = op.pad_begin[1];
-  params->src = frame.src_strides;
-  params->dst = frame.dst_strides;
-  params->has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  params->post_ops = static_cast<int64_t>(frame.post_ops.size());
-}
-
-/// The window of a convolution of images, whose height and width are the last dims of its weights;
-/// oneDNN counts the holes of a dilation. Not all kernels have one in x.
-template <typename T>
-void DescribeWindow(const OpDesc& op, T* params) {
-  const Dims weights = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
-  params->kernel_height = weights[weights.size() - 2];
-  params->kernel_width = weights.back();
-  params->stride_y = op.strides[0];
-  params->stride_x = op.strides[1];
-  params->dilation_y = op.dilates[0] + 1;
-}
+/// The convolution of images that a primitive computes; a product of matrices is one of 1x1, of an
+/// image of one row.
+byoc_convolution ConvolutionOf(const OpDesc& op, const KernelFrame& frame, const Machine& machine);
 
 }  // namespace tvm_byoc_dnnl
 

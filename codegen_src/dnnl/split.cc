@@ -21,27 +21,6 @@ bool Suits(const OpDesc& op) {
   return axes == (op.kind == PrimitiveKind::convolution ? 4 : 2);
 }
 
-void DescribeMatmul(const OpDesc& op, const KernelFrame& frame, byoc_split_params* p) {
-  p->images = p->height = p->out_height = 1;
-  p->kernel_height = p->kernel_width = p->stride_y = p->stride_x = 1;
-  p->dilation_y = p->dilation_x = 1;
-  p->channels = frame.src.get_dims()[1];
-  p->outputs = frame.dst.get_dims()[1];
-  p->width = p->out_width = frame.dst.get_dims()[0];
-  p->src = frame.src_strides;
-  p->dst = frame.dst_strides;
-  p->has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  p->post_ops = static_cast<int64_t>(frame.post_ops.size());
-}
-
-void DescribeConvolution(const OpDesc& op, const KernelFrame& frame, byoc_split_params* p) {
-  DescribeImages(op, frame, p);
-  DescribeWindow(op, p);
-  p->dilation_x = op.dilates[1] + 1;
-  p->channels = frame.src.get_dims()[1];
-  p->outputs = frame.dst.get_dims()[1];
-}
-
 byoc_split_pack_params DescribeWeights(const byoc_split_params& p, const MemoryDesc& weights) {
   const Dims strides = weights.get_strides();
   if (strides.size() == 2) return {p, strides[1], strides[0], 0, 0};
@@ -49,19 +28,19 @@ byoc_split_pack_params DescribeWeights(const byoc_split_params& p, const MemoryD
 }
 
 Work WorkOf(const byoc_split_params& p) {
-  const int64_t of_image = byoc_round_up(p.out_height * byoc_split_across(&p), BYOC_TILE_ROWS);
-  const auto rows = static_cast<double>(p.images * of_image);
+  const int64_t of_image = byoc_round_up(p.of.out_height * byoc_split_across(&p), BYOC_TILE_ROWS);
+  const auto rows = static_cast<double>(p.of.images * of_image);
   Work work;
   const double of_parts = p.parts == 3 ? 6 : 3;
   work.products = of_parts * rows * static_cast<double>(byoc_split_chunks(&p) * BYOC_TILE_DEPTH) *
-                  static_cast<double>(byoc_round_up(p.outputs, BYOC_TILE_ROWS));
-  const int64_t read = p.height * p.width * p.channels;
-  const int64_t written = p.out_height * p.out_width * p.outputs;
+                  static_cast<double>(byoc_round_up(p.of.outputs, BYOC_TILE_ROWS));
+  const int64_t read = p.of.height * p.of.width * p.of.channels;
+  const int64_t written = p.of.out_height * p.of.out_width * p.of.outputs;
   // Planes are read number by number.
-  const int64_t at_once = p.src.pixel == 1 && p.channels > 1 ? 1 : BYOC_AVX512_LANES;
+  const int64_t at_once = p.of.src.pixel == 1 && p.of.channels > 1 ? 1 : BYOC_AVX512_LANES;
   work.vectors =
-      static_cast<double>(p.images) * (static_cast<double>(read) / static_cast<double>(at_once) +
-                                       static_cast<double>(written) / BYOC_AVX512_LANES);
+      static_cast<double>(p.of.images) * (static_cast<double>(read) / static_cast<double>(at_once) +
+                                          static_cast<double>(written) / BYOC_AVX512_LANES);
   return work;
 }
 
@@ -77,12 +56,8 @@ std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& 
   if (!frame) return std::nullopt;
 
   byoc_split_params p{};
+  p.of = ConvolutionOf(op, *frame, values.machine());
   p.parts = op.preferred == "bf16x2" ? 2 : 3;
-  if (op.kind == PrimitiveKind::matmul) {
-    DescribeMatmul(op, *frame, &p);
-  } else {
-    DescribeConvolution(op, *frame, &p);
-  }
   byoc_split_plan(&p, values.machine().threads, values.machine().cache_bytes);
   KernelCall call = CallOf(kSplit, p, std::move(*frame), byoc_split_scratch_bytes(&p));
   call.packing = PackingOf(kSplitPack, DescribeWeights(p, plain), byoc_split_packed_bytes(&p));

@@ -20,24 +20,24 @@ int64_t BlockBytes(const Machine& machine) {
 
 Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
   const auto points = static_cast<double>(byoc_winograd_points(&w));
-  const auto tiles = static_cast<double>(w.groups * byoc_winograd_tiles(&w));
+  const auto tiles = static_cast<double>(w.of.groups * byoc_winograd_tiles(&w));
   const auto terms = static_cast<double>(byoc_winograd_terms(&w));
-  const auto outputs = static_cast<double>(byoc_round_up(w.outputs, byoc_panel(w.isa)));
-  const auto lanes = static_cast<double>(byoc_lanes(w.isa));
+  const auto outputs = static_cast<double>(byoc_round_up(w.of.outputs, byoc_panel(w.of.isa)));
+  const auto lanes = static_cast<double>(byoc_lanes(w.of.isa));
   Work work;
   work.products = points * terms * outputs * tiles;
   work.vectors = points * (std::ceil(terms / lanes) + outputs / lanes) * tiles;
   if (w.late == 0) return work;
   // What is measured, as vectors that take as long: a call transforms the weights once, or for each
   // block of tiles, and reads a source that stays in no cache once for each panel of outputs.
-  const auto groups = static_cast<double>(w.groups);
+  const auto groups = static_cast<double>(w.of.groups);
   const double blocks = std::ceil(tiles / groups / static_cast<double>(w.tiles_at_once));
   const double vectors = points * terms / lanes;
   work.vectors += machine.Limit("late_weights") * vectors * lanes * outputs * groups *
                   (w.over_outputs != 0 ? 1 : blocks);
   if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, BlockBytes(machine)) == 0)
     work.vectors += machine.Limit("late_source") * vectors * tiles * outputs /
-                    static_cast<double>(byoc_panel(w.isa));
+                    static_cast<double>(byoc_panel(w.of.isa));
   return work;
 }
 
@@ -50,7 +50,7 @@ Work WorkOfParts(const byoc_winograd_params& w, const Machine& machine) {
                                             ((tiles + w.tiles_at_once - 1) / w.tiles_at_once);
   Work work = WorkOf(w, machine);
   work.products = static_cast<double>(BYOC_POINT_PRODUCTS * BYOC_POINTS * rows * p.filled *
-                                      byoc_round_up(w.outputs, BYOC_TILE_ROWS));
+                                      byoc_round_up(w.of.outputs, BYOC_TILE_ROWS));
   return work;
 }
 
@@ -109,12 +109,13 @@ bool Suits(const OpDesc& op, const Form& form) {
 /// Whether each group, and each phase of it, begins with a whole vector where the layout or the
 /// kernel needs that; thin groups belong to the direct kernel.
 bool HasWholeVectors(const byoc_winograd_params& w) {
-  const int64_t lanes = byoc_lanes(w.isa);
-  if (w.stride > 1 && w.channels % lanes != 0) return false;
-  if (w.groups == 1) return true;
-  const bool blocked = w.src.lanes != w.groups * w.channels || w.dst.lanes != w.groups * w.outputs;
-  return blocked ? w.channels % lanes == 0 && w.outputs % lanes == 0
-                 : w.channels >= lanes && w.outputs >= lanes;
+  const int64_t lanes = byoc_lanes(w.of.isa);
+  if (w.of.stride_x > 1 && w.of.channels % lanes != 0) return false;
+  if (w.of.groups == 1) return true;
+  const bool blocked =
+      w.of.src.lanes != w.of.groups * w.of.channels || w.of.dst.lanes != w.of.groups * w.of.outputs;
+  return blocked ? w.of.channels % lanes == 0 && w.of.outputs % lanes == 0
+                 : w.of.channels >= lanes && w.of.outputs >= lanes;
 }
 
 std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& values,
@@ -126,24 +127,17 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kAsPresent);
   if (!frame) return std::nullopt;
 
-  const Dims in = frame->src.get_dims(), out = frame->dst.get_dims();
   byoc_winograd_params w{};
-  DescribeImages(op, *frame, &w);
-  w.isa = frame->isa;
+  w.of = ConvolutionOf(op, *frame, values.machine());
   w.m = form.m;
-  w.kernel = form.kernel;
-  w.stride = form.stride;
   w.late = form.late;
-  w.groups = shape.size() == in.size() ? 1 : shape[0];
-  w.channels = in[1] / w.groups;
-  w.outputs = out[1] / w.groups;
-  if (!HasWholeVectors(w) || (w.groups > 1 && !form.of.takes_groups)) return std::nullopt;
+  if (!HasWholeVectors(w) || (w.of.groups > 1 && !form.of.takes_groups)) return std::nullopt;
   form.of.plan(&w, values.machine().threads, BlockBytes(values.machine()));
   KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
   call.packing = PackingOf(form.of.pack, w, form.of.packed_bytes(&w));
 
   const std::string impl =
-      form.of.isa == nullptr ? KernelImpl(form.name, w.isa) : Cat(form.name, ":", form.of.isa);
+      form.of.isa == nullptr ? KernelImpl(form.name, w.of.isa) : Cat(form.name, ":", form.of.isa);
   Candidate candidate{op, {}, impl, std::move(call), {}};
   candidate.work = form.of.work(w, values.machine());
   return candidate;

@@ -5,11 +5,7 @@
    summed up of the values is kept in the measure of the largest score so far, and divided by the
    sum of all shares at the end. Rows of queries that share keys and values (of several heads, too)
    are multiplied together by packed blocks; a few of them read keys and values where they lie. A
-   row that sees no key is NaN, or 0 with `no_nan`.
-
-   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
-   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
-   the same bits, with any number of threads. */
+   row that sees no key is NaN, or 0 with `no_nan`. */
 #ifndef BYOC_ATTENTION_H_
 #define BYOC_ATTENTION_H_
 
@@ -118,9 +114,6 @@ static inline int64_t byoc_attention_begin(const byoc_attention_sight* s, int64_
   return byoc_max(0, byoc_min(s->keys, begin));
 }
 
-#define BYOC_BODY "byoc_attention.h"
-#include "byoc_each_isa.h"
-
 /* The keys that there are. */
 BYOC_FUNCTION int64_t byoc_attention_keys(const byoc_attention_params* p, void* const* data) {
   int64_t keys = p->keys;
@@ -132,16 +125,10 @@ static inline int64_t byoc_attention_units(const byoc_attention_params* p) {
   return p->batch * p->key_heads * byoc_attention_parts(p);
 }
 
-BYOC_FUNCTION int byoc_attention_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                           int64_t part, int64_t parts) {
-  const byoc_attention_params* p = (const byoc_attention_params*)params;
-  const int64_t units = byoc_attention_units(p), keys = byoc_attention_keys(p, data);
-  float* own = (float*)scratch + part * byoc_attention_divide(p).floats;
-  for (int64_t u = units * part / parts; u < units * (part + 1) / parts; ++u) {
-    BYOC_FOR_ISA(p->isa, attention_part, (p, keys, u, data, own));
-  }
-  return BYOC_OK;
-}
+#define BYOC_BODY "byoc_attention.h"
+#include "byoc_each_isa.h"
+
+BYOC_PARTS_FOR_ISA(attention, byoc_attention_params, p->isa)
 
 /* The kernel. data: queries, keys, values; the bias, the number of keys (one int64), the starts (an
    int64 for each batch) and the sinks, if there are such; result. */
@@ -160,15 +147,6 @@ BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void*
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
-BYOC_INLINE float BYOC_NAME(sum)(BYOC_VEC v) {
-  float lanes[BYOC_LANES];
-  BYOC_NAME(store)(lanes, v);
-  for (int n = BYOC_LANES / 2; n > 0; n /= 2) {
-    for (int i = 0; i < n; ++i) lanes[i] += lanes[i + n];
-  }
-  return lanes[0];
-}
-
 BYOC_INLINE float BYOC_NAME(dot)(const float* a, const float* b, int64_t count) {
   BYOC_VEC sum = BYOC_NAME(set)(0.f);
   int64_t i = 0;
@@ -179,7 +157,7 @@ BYOC_INLINE float BYOC_NAME(dot)(const float* a, const float* b, int64_t count) 
     const int lanes = (int)(count - i);
     sum += BYOC_NAME(load_some)(a + i, lanes) * BYOC_NAME(load_some)(b + i, lanes);
   }
-  return BYOC_NAME(sum)(sum);
+  return BYOC_NAME(sum_lanes)(sum);
 }
 
 /* Keys as panels of BYOC_PANEL of them, transposed; values as panels of BYOC_PANEL columns. What
@@ -259,7 +237,7 @@ BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, c
     }
     *largest = now;
   }
-  *sum += BYOC_NAME(sum)(total);
+  *sum += BYOC_NAME(sum_lanes)(total);
 }
 
 /* result += weights x values, for one row, where the values lie. */
@@ -291,8 +269,8 @@ BYOC_INLINE void BYOC_NAME(attention_gather)(const byoc_attention_params* p, con
   }
 }
 
-/* A part of the rows that share one head of keys and values. */
-BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, int64_t keys,
+/* A part of the rows that share one head of keys and values, number `unit` of all. */
+BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, int64_t keys,
                                               int64_t unit, void* const* data, float* scratch) {
   const byoc_attention_room room = byoc_attention_divide(p);
   const int64_t parts = byoc_attention_parts(p), part = unit % parts;
@@ -403,6 +381,16 @@ BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, in
       const int lanes = (int)byoc_min(BYOC_LANES, p->value_width - i);
       BYOC_NAME(store_some)(to + i, BYOC_NAME(load)(from + i) / sum, lanes);
     }
+  }
+}
+
+/* The work of one thread of a team. */
+BYOC_NO_INLINE void BYOC_NAME(attention_part)(const byoc_attention_params* p, void* const* data,
+                                              void* scratch, int64_t part, int64_t parts) {
+  const int64_t units = byoc_attention_units(p), keys = byoc_attention_keys(p, data);
+  float* own = (float*)scratch + part * byoc_attention_divide(p).floats;
+  for (int64_t u = units * part / parts; u < units * (part + 1) / parts; ++u) {
+    BYOC_NAME(attention_unit)(p, keys, u, data, own);
   }
 }
 

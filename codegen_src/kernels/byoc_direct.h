@@ -7,32 +7,17 @@
    read where they are, in any layout, by a table of the distances between the taps. So a shuffle of
    the channels before costs nothing.
 
-   Written for AVX2 alone: where there is AVX-512, oneDNN has good primitives for these shapes.
-
-   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
-   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
-   the same bits, with any number of threads. */
+   Written for AVX2 alone: where there is AVX-512, oneDNN has good primitives for these shapes. */
 #ifndef BYOC_DIRECT_H_
 #define BYOC_DIRECT_H_
 
-#include "byoc_isa.h"
-#include "byoc_kernel.h"
 #include "byoc_post_ops.h"
 
-/* The parameters of the kernel; the post-operations follow them. Channels and outputs are those of
-   one group; dilations of 1 leave no holes. */
+/* The parameters of the kernel; the post-operations follow them. */
 typedef struct __attribute__((may_alias)) byoc_direct_params {
-  int64_t images, groups;
-  int64_t channels, height, width;
-  int64_t outputs, out_height, out_width;
-  int64_t kernel_height, kernel_width;
-  int64_t stride_y, stride_x, dilation_y, dilation_x;
-  int64_t pad_top, pad_left;
-  byoc_strides src, dst;
+  byoc_convolution of;
   int64_t shuffle; /* channels of the source are read as oneDNN's shuffle of this group size would
                       order them; 1: as they are */
-  int64_t has_bias, post_ops;
-  int64_t threads; /* that there is scratch memory for */
 } byoc_direct_params;
 
 enum {
@@ -42,29 +27,26 @@ enum {
 
 /* Vectors of the panel of weights that begins at an output of a group: 3, or 2 where that leaves no
    single vector for the last panel. */
-static inline int64_t byoc_direct_vectors(const byoc_direct_params* p, int64_t output) {
+static inline int64_t byoc_direct_vectors(const byoc_convolution* p, int64_t output) {
   const int64_t left = (p->outputs - output + BYOC_DIRECT_LANES - 1) / BYOC_DIRECT_LANES;
   return left == 3 || left > 4 ? 3 : 2;
 }
 
-/* Weights of one output; outputs of a group, filled up to whole panels. */
-static inline int64_t byoc_direct_taps(const byoc_direct_params* p) {
-  return p->channels * p->kernel_height * p->kernel_width;
-}
-static inline int64_t byoc_direct_filled(const byoc_direct_params* p) {
+/* Outputs of a group, filled up to whole panels. */
+static inline int64_t byoc_direct_filled(const byoc_convolution* p) {
   return byoc_max(byoc_round_up(p->outputs, BYOC_DIRECT_LANES), 2 * BYOC_DIRECT_LANES);
 }
 
 static inline size_t byoc_direct_packed_bytes(const byoc_direct_params* p) {
-  return (size_t)(p->groups * byoc_direct_taps(p) * byoc_direct_filled(p)) * 4;
+  return (size_t)(p->of.groups * byoc_taps(&p->of) * byoc_direct_filled(&p->of)) * 4;
 }
 
 /* What a thread keeps: where each tap of each group lies, and the biases, filled up with zeros. */
-static inline int64_t byoc_direct_scratch_of_thread(const byoc_direct_params* p) {
-  return p->groups * (byoc_direct_taps(p) * 8 + byoc_direct_filled(p) * 4);
+static inline int64_t byoc_direct_scratch_of_thread(const byoc_convolution* p) {
+  return p->groups * (byoc_taps(p) * 8 + byoc_direct_filled(p) * 4);
 }
 static inline size_t byoc_direct_scratch_bytes(const byoc_direct_params* p) {
-  return (size_t)(p->threads * byoc_direct_scratch_of_thread(p));
+  return (size_t)(p->of.threads * byoc_direct_scratch_of_thread(&p->of));
 }
 
 /* clang-format off */
@@ -77,35 +59,24 @@ static inline size_t byoc_direct_scratch_bytes(const byoc_direct_params* p) {
 
 BYOC_FUNCTION int byoc_direct_on_thread(const int64_t* params, void* const* data, void* scratch,
                                         int64_t part, int64_t parts) {
-  const byoc_direct_params* p = (const byoc_direct_params*)params;
-  const int64_t rows = p->images * p->out_height * p->groups;
-  char* own = (char*)scratch + part * byoc_direct_scratch_of_thread(p);
-  byoc_direct_rows_avx2(p, rows * part / parts, rows * (part + 1) / parts, data, own);
+  byoc_direct_part_avx2((const byoc_direct_params*)params, data, scratch, part, parts);
   return BYOC_OK;
 }
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_FUNCTION int byoc_direct(const int64_t* params, void* const* data, void* scratch, int threads,
-                              char* error) {
-  const byoc_direct_params* p = (const byoc_direct_params*)params;
-  const int alone =
-      p->images * p->out_height * p->groups * p->out_width * p->outputs * byoc_direct_taps(p) <
-      (int64_t)BYOC_DIRECT_ALONE;
-  (void)error;
-  return byoc_on_team(byoc_direct_on_thread, params, data, scratch,
-                      alone ? 1 : byoc_min(threads, p->threads));
-}
+BYOC_KERNEL(direct, byoc_direct_params,
+            byoc_products_of(&p->of) < BYOC_DIRECT_ALONE ? 1 : p->of.threads)
 
 /* params: as of byoc_direct. data: the weights in the order groups, outputs, channels, height,
    width, and what is made of them: group, panel of outputs, height, width, channel, output; the
    last panel of a group is filled up with zeros. */
 BYOC_FUNCTION int byoc_direct_pack(const int64_t* params, void* const* data, void* scratch,
                                    int threads, char* error) {
-  const byoc_direct_params* p = (const byoc_direct_params*)params;
+  const byoc_convolution* p = (const byoc_convolution*)params;
   const float* weights = (const float*)data[0];
   float* to = (float*)data[1];
-  const int64_t filled = byoc_direct_filled(p), taps = byoc_direct_taps(p);
+  const int64_t filled = byoc_direct_filled(p), taps = byoc_taps(p);
   const int64_t area = p->kernel_height * p->kernel_width;
   (void)scratch;
   (void)threads;
@@ -170,24 +141,12 @@ BYOC_INLINE void BYOC_NAME(direct_blocks)(const int pixels, const int vectors, i
       __builtin_prefetch(t.added + i * t.added_pixel + last * t.added_vector + BYOC_LANES - 1, 0,
                          3);
     }
-    BYOC_UNROLL
-    for (int i = 0; i < pixels; ++i) {
-      BYOC_UNROLL
-      for (int j = 0; j < vectors; ++j) sums[i][j] = BYOC_NAME(load)(start + j * BYOC_LANES);
-    }
+    BYOC_NAME(begin_sums)(pixels, vectors, start, 0, sums);
     for (int64_t run = 0; run < taps.runs; ++run) {
       const int64_t first = taps.first + run * taps.apart;
       const float* of_tap = weights + first * vectors * BYOC_LANES;
       for (int64_t k = first; k < first + taps.length; ++k, of_tap += vectors * BYOC_LANES) {
-        const float* x = from + tap_at[k];
-        BYOC_VEC w[3];
-        BYOC_UNROLL
-        for (int j = 0; j < vectors; ++j) w[j] = BYOC_NAME(load)(of_tap + j * BYOC_LANES);
-        BYOC_UNROLL
-        for (int i = 0; i < pixels; ++i) {
-          BYOC_UNROLL
-          for (int j = 0; j < vectors; ++j) sums[i][j] += x[i * step] * w[j];
-        }
+        BYOC_NAME(add_step)(pixels, vectors, from + tap_at[k], step, of_tap, BYOC_PANEL, sums);
       }
     }
     if (t.added != NULL) {
@@ -242,21 +201,22 @@ BYOC_NO_INLINE void BYOC_NAME(direct_pixels)(int pixels, int vectors, int64_t bl
 
 /* What is the same for all pixels of a call. */
 typedef struct byoc_direct_call {
-  const byoc_direct_params* p;
+  const byoc_convolution* p;
   void* const* data;
   byoc_results results;
   int64_t left, right; /* pixels from `left` to before `right` have no tap beside the image */
   byoc_end end;        /* where it does not fit, all post-operations are done behind the sums */
 } byoc_direct_call;
 
-static inline byoc_direct_call byoc_direct_call_of(const byoc_direct_params* p, void* const* data) {
-  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
+static inline byoc_direct_call byoc_direct_call_of(const byoc_convolution* p,
+                                                   const byoc_post_op* post_ops,
+                                                   void* const* data) {
   const int64_t reach = (p->kernel_width - 1) * p->dilation_x;
   const int64_t room = p->width - 1 - reach + p->pad_left;
   byoc_direct_call c;
   c.p = p;
   c.data = data;
-  c.results = byoc_results_of(post_ops, p->post_ops, data, 2 + p->has_bias, &p->dst);
+  c.results = byoc_convolved(p, post_ops, data);
   c.left = byoc_min((p->pad_left + p->stride_x - 1) / p->stride_x, p->out_width);
   c.right = room < 0 ? 0 : byoc_min(room / p->stride_x + 1, p->out_width);
   c.right = byoc_max(c.right, c.left);
@@ -274,12 +234,11 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
                                          int64_t channel, int64_t outputs, int64_t vectors,
                                          const int64_t* tap_at, const float* weights,
                                          const float* start) {
-  const byoc_direct_params* p = c->p;
+  const byoc_convolution* p = c->p;
   const int64_t top = y * p->stride_y - p->pad_top;
   const int64_t of_row = p->kernel_width * p->channels;
-  const int64_t above = top >= 0 ? 0 : (-top + p->dilation_y - 1) / p->dilation_y;
-  const int64_t before_end = p->height <= top ? 0 : (p->height - 1 - top) / p->dilation_y + 1;
-  const int64_t down = byoc_max(byoc_min(before_end, p->kernel_height) - above, 0);
+  const byoc_inside rows = byoc_taps_inside(top, p->height, p->dilation_y, p->kernel_height);
+  const int64_t down = rows.last - rows.first;
   const float* src = (const float*)c->data[0] + image * p->src.image + top * p->src.row;
   float* dst =
       c->results.to + image * p->dst.image + y * p->dst.row + byoc_channel_offset(&p->dst, channel);
@@ -288,18 +247,17 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
   float sums[BYOC_DIRECT_MOST * 3 * BYOC_LANES];
   for (int64_t x = 0, pass = 0; x < p->out_width;) {
     const int64_t from = x * p->stride_x - p->pad_left;
-    byoc_direct_inside taps = {above * of_row, 1, down * of_row, 0};
+    byoc_direct_inside taps = {rows.first * of_row, 1, down * of_row, 0};
     int64_t pixels = 1, blocks = 1;
     if (x >= c->left && x < c->right) {
       pixels = byoc_pass_rows(&passes, pass);
       if (c->end.fits) blocks = pass < passes.longer ? passes.longer : passes.count - pass;
       pass += blocks;
     } else { /* taps left or right of the image */
-      const int64_t skip = from >= 0 ? 0 : (-from + p->dilation_x - 1) / p->dilation_x;
-      const int64_t end = p->width <= from ? 0 : (p->width - 1 - from) / p->dilation_x + 1;
-      taps.first += skip * p->channels;
+      const byoc_inside columns = byoc_taps_inside(from, p->width, p->dilation_x, p->kernel_width);
+      taps.first += columns.first * p->channels;
       taps.runs = down;
-      taps.length = byoc_max(byoc_min(end, p->kernel_width) - skip, 0) * p->channels;
+      taps.length = (columns.last - columns.first) * p->channels;
       taps.apart = of_row;
     }
     byoc_direct_target t = {dst + x * p->dst.pixel,
@@ -330,14 +288,14 @@ BYOC_INLINE void BYOC_NAME(direct_panel)(const byoc_direct_call* c, int64_t imag
   }
 }
 
-/* Rows of results of a group, counted over all images, rows and groups. `own`: the scratch memory
-   of this thread. */
-BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t first, int64_t last,
-                                           void* const* data, void* own) {
-  const byoc_direct_call c = byoc_direct_call_of(p, data);
+/* The rows of results of one thread, counted over all images, rows and groups. */
+BYOC_NO_INLINE void BYOC_NAME(direct_part)(const byoc_direct_params* d, void* const* data,
+                                           void* scratch, int64_t part, int64_t parts) {
+  const byoc_convolution* p = &d->of;
+  const byoc_direct_call c = byoc_direct_call_of(p, (const byoc_post_op*)(d + 1), data);
   const float* packed = (const float*)data[1];
-  const int64_t taps = byoc_direct_taps(p), filled = byoc_direct_filled(p);
-  int64_t* tap_at = (int64_t*)own;
+  const int64_t taps = byoc_taps(p), filled = byoc_direct_filled(p);
+  int64_t* tap_at = (int64_t*)((char*)scratch + part * byoc_direct_scratch_of_thread(p));
   float* start = (float*)(tap_at + p->groups * taps);
   const int64_t all = p->groups * p->channels;
   int64_t of_source = 0; /* channel */
@@ -350,7 +308,7 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
           *of_channel = at + i * p->dilation_y * p->src.row + j * p->dilation_x * p->src.pixel;
         }
       }
-      of_source += p->shuffle;
+      of_source += d->shuffle;
       if (of_source >= all) of_source -= all - 1; /* the next column of the shuffle */
     }
     memset(start + group * filled, 0, (size_t)filled * 4);
@@ -359,7 +317,8 @@ BYOC_NO_INLINE void BYOC_NAME(direct_rows)(const byoc_direct_params* p, int64_t 
              (size_t)p->outputs * 4);
     }
   }
-  for (int64_t item = first; item < last; ++item) {
+  const int64_t items = p->images * p->out_height * p->groups;
+  for (int64_t item = items * part / parts; item < items * (part + 1) / parts; ++item) {
     const int64_t group = item % p->groups, row = item / p->groups;
     const int64_t image = row / p->out_height, y = row % p->out_height;
     for (int64_t o = 0, vectors = 0; o < p->outputs; o += vectors * BYOC_LANES) {

@@ -5,74 +5,50 @@
    A vector runs across the outputs of several groups, for a few pixels of a row of results at once.
    Its products take one channel of each of these groups, which a permutation of the lanes spreads
    over the group's outputs; a depthwise convolution needs none. Along a row of the kernel, each
-   pixel of the source is loaded once for all results, and so is each weight.
-
-   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
-   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
-   the same bits, with any number of threads. */
+   pixel of the source is loaded once for all results, and so is each weight. */
 #ifndef BYOC_GROUPS_H_
 #define BYOC_GROUPS_H_
 
-#include "byoc_isa.h"
-#include "byoc_kernel.h"
 #include "byoc_post_ops.h"
 
-/* The parameters of the kernel; the post-operations follow them. Channels and outputs are those of
-   one group; dilations of 1 leave no holes. Images have their channels last, or in blocks of a
-   vector each if no vector of the kernel begins inside of a block. */
-typedef struct __attribute__((may_alias)) byoc_groups_params {
-  int64_t isa; /* byoc_isa */
-  int64_t images, groups;
-  int64_t channels, height, width;
-  int64_t outputs, out_height, out_width;
-  int64_t kernel_height, kernel_width;
-  int64_t stride_y, stride_x, dilation_y, dilation_x;
-  int64_t pad_top, pad_left;
-  byoc_strides src, dst;
-  int64_t has_bias, post_ops;
-} byoc_groups_params;
-
+/* The parameters of the kernel are those of the convolution. Its images have their channels last,
+   or in blocks of a vector each if no vector of the kernel begins inside of a block. */
 enum {
   BYOC_GROUPS_PIXELS = 8,     /* at once */
   BYOC_GROUPS_ALONE = 1 << 15 /* multiplications that are not worth waking another thread */
 };
 
-static inline int byoc_groups_is_depthwise(const byoc_groups_params* p) {
+static inline int byoc_groups_is_depthwise(const byoc_convolution* p) {
   return p->channels == 1 && p->outputs == 1;
 }
 
 /* Groups whose channels find room in one vector, and whose outputs do in another: they are computed
    at once. A larger group has vectors of its own. */
-static inline int64_t byoc_groups_together(const byoc_groups_params* p) {
+static inline int64_t byoc_groups_together(const byoc_convolution* p) {
   return byoc_max(byoc_lanes(p->isa) / byoc_max(p->channels, p->outputs), 1);
 }
 
 /* Vectors of outputs of groups that are computed at once, and of all groups; and blocks of pixels
    in a row of results. */
-static inline int64_t byoc_groups_parts(const byoc_groups_params* p) {
+static inline int64_t byoc_groups_parts(const byoc_convolution* p) {
   const int64_t lanes = byoc_lanes(p->isa);
   return (byoc_groups_together(p) * p->outputs + lanes - 1) / lanes;
 }
-static inline int64_t byoc_groups_vectors(const byoc_groups_params* p) {
+static inline int64_t byoc_groups_vectors(const byoc_convolution* p) {
   const int64_t together = byoc_groups_together(p);
   return (p->groups + together - 1) / together * byoc_groups_parts(p);
 }
-static inline int64_t byoc_groups_blocks(const byoc_groups_params* p) {
+static inline int64_t byoc_groups_blocks(const byoc_convolution* p) {
   return (p->out_width + BYOC_GROUPS_PIXELS - 1) / BYOC_GROUPS_PIXELS;
 }
 
-/* Weights of one output. */
-static inline int64_t byoc_groups_taps(const byoc_groups_params* p) {
-  return p->channels * p->kernel_height * p->kernel_width;
-}
-
-static inline size_t byoc_groups_packed_bytes(const byoc_groups_params* p) {
-  return (size_t)(byoc_groups_vectors(p) * byoc_lanes(p->isa) * byoc_groups_taps(p)) * 4;
+static inline size_t byoc_groups_packed_bytes(const byoc_convolution* p) {
+  return (size_t)(byoc_groups_vectors(p) * byoc_lanes(p->isa) * byoc_taps(p)) * 4;
 }
 
 /* The taps of a row of the kernel that read a pixel of the source once for all results; none where
    each of them reads it anew. */
-static inline int64_t byoc_groups_wide(const byoc_groups_params* p) {
+static inline int64_t byoc_groups_wide(const byoc_convolution* p) {
   const int is_depthwise = byoc_groups_is_depthwise(p);
   const int has_code =
       is_depthwise ? p->kernel_width == 5 || p->kernel_width == 7 : p->kernel_width > 2;
@@ -83,35 +59,19 @@ static inline int64_t byoc_groups_wide(const byoc_groups_params* p) {
 #define BYOC_BODY "byoc_groups.h"
 #include "byoc_each_isa.h"
 
-BYOC_FUNCTION int byoc_groups_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                        int64_t part, int64_t parts) {
-  const byoc_groups_params* p = (const byoc_groups_params*)params;
-  const int64_t items = p->images * p->out_height * byoc_groups_blocks(p) * byoc_groups_vectors(p);
-  (void)scratch;
-  BYOC_FOR_ISA(p->isa, groups_items, (p, items * part / parts, items * (part + 1) / parts, data));
-  return BYOC_OK;
-}
-
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_FUNCTION int byoc_groups(const int64_t* params, void* const* data, void* scratch, int threads,
-                              char* error) {
-  const byoc_groups_params* p = (const byoc_groups_params*)params;
-  const int64_t pixels = p->images * p->out_height * p->out_width;
-  const int alone =
-      pixels * p->groups * p->outputs * byoc_groups_taps(p) < (int64_t)BYOC_GROUPS_ALONE;
-  (void)error;
-  return byoc_on_team(byoc_groups_on_thread, params, data, scratch, alone ? 1 : threads);
-}
+BYOC_PARTS_FOR_ISA(groups, byoc_convolution, p->isa)
+BYOC_KERNEL(groups, byoc_convolution, byoc_products_of(p) < BYOC_GROUPS_ALONE ? 1 : p->threads)
 
-/* params: byoc_groups_params. data: weights in the order groups, outputs, channels, height, width,
+/* params: byoc_convolution. data: weights in the order groups, outputs, channels, height, width,
    and where they are packed. Lanes without an output are zeros. */
 BYOC_FUNCTION int byoc_groups_pack(const int64_t* params, void* const* data, void* scratch,
                                    int threads, char* error) {
-  const byoc_groups_params* p = (const byoc_groups_params*)params;
+  const byoc_convolution* p = (const byoc_convolution*)params;
   const float* weights = (const float*)data[0];
   float* to = (float*)data[1];
-  const int64_t lanes = byoc_lanes(p->isa), taps = byoc_groups_taps(p);
+  const int64_t lanes = byoc_lanes(p->isa), taps = byoc_taps(p);
   const int64_t area = p->kernel_height * p->kernel_width;
   const int64_t parts = byoc_groups_parts(p), vectors = byoc_groups_vectors(p);
   const int64_t at_once = byoc_groups_together(p) * p->outputs, all = p->groups * p->outputs;
@@ -144,7 +104,7 @@ typedef struct BYOC_NAME(groups_source) {
 
 /* A block of pixels of a row of results, and what it reads. */
 typedef struct BYOC_NAME(groups_block) {
-  const byoc_groups_params* p;
+  const byoc_convolution* p;
   const byoc_end* end;
   void* const* data;
   int64_t image, y, x; /* of the first result */
@@ -165,7 +125,7 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(permute)(BYOC_VEC v, BYOC_NAME(lane_numbers) at) 
 }
 
 /* Where each output of groups that are computed at once finds the first channel of its group. */
-BYOC_INLINE BYOC_NAME(lane_numbers) BYOC_NAME(groups_spread)(const byoc_groups_params* p) {
+BYOC_INLINE BYOC_NAME(lane_numbers) BYOC_NAME(groups_spread)(const byoc_convolution* p) {
   const int is_alone = byoc_groups_together(p) == 1;
   int at[BYOC_LANES];
   BYOC_NAME(lane_numbers) result;
@@ -249,14 +209,14 @@ BYOC_INLINE void BYOC_NAME(groups_vectors)(const int wide, const int stride, con
                                            const BYOC_NAME(groups_block) * b, int64_t first,
                                            int64_t last) {
   enum { kPixels = BYOC_GROUPS_PIXELS };
-  const byoc_groups_params* p = b->p;
+  const byoc_convolution* p = b->p;
   /* Copies, which no store of a result can change. */
   const byoc_end end = *b->end;
   const int64_t together = spread ? byoc_groups_together(p) : BYOC_LANES;
   const int64_t parts = spread ? byoc_groups_parts(p) : 1;
   const int64_t channels = spread ? p->channels : 1, outputs = spread ? p->outputs : 1;
   const int64_t of_channel = (wide > 0 && !rest ? wide : p->kernel_width) * BYOC_LANES;
-  const int64_t of_vector = byoc_groups_taps(p) * BYOC_LANES;
+  const int64_t of_vector = byoc_taps(p) * BYOC_LANES;
   const int64_t to_pixel = p->dst.pixel, src_row = b->source.row, rows = b->source.rows;
   const int64_t src_step = byoc_channel_step(&p->src, together * channels);
   const int64_t src_window = byoc_channel_step(&p->src, BYOC_LANES);
@@ -344,7 +304,7 @@ BYOC_GROUPS(0, 0, 1, 1)
 
 BYOC_INLINE void BYOC_NAME(groups_run)(const BYOC_NAME(groups_block) * b, int64_t first,
                                        int64_t last) {
-  const byoc_groups_params* p = b->p;
+  const byoc_convolution* p = b->p;
   const int64_t reach =
       (BYOC_GROUPS_PIXELS - 1) * p->stride_x + (p->kernel_width - 1) * p->dilation_x + 1;
   const int spread = !byoc_groups_is_depthwise(p);
@@ -373,23 +333,25 @@ BYOC_INLINE void BYOC_NAME(groups_run)(const BYOC_NAME(groups_block) * b, int64_
 #undef BYOC_CASE
 }
 
-/* Vectors of outputs of blocks of pixels, counted over all images, rows and blocks. */
-BYOC_NO_INLINE void BYOC_NAME(groups_items)(const byoc_groups_params* p, int64_t first,
-                                            int64_t last, void* const* data) {
+/* The vectors of outputs of one thread: blocks of pixels, counted over all images, rows and blocks.
+ */
+BYOC_NO_INLINE void BYOC_NAME(groups_part)(const byoc_convolution* p, void* const* data,
+                                           void* scratch, int64_t part, int64_t parts) {
   const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
   const int64_t vectors = byoc_groups_vectors(p), blocks = byoc_groups_blocks(p);
+  const int64_t items = p->images * p->out_height * blocks * vectors;
+  const int64_t last = items * (part + 1) / parts;
   const float* src = (const float*)data[0];
-  float* result = (float*)data[2 + p->has_bias + byoc_operands(post_ops, p->post_ops)];
+  float* result = byoc_convolved(p, post_ops, data).to;
   byoc_end end = byoc_end_of(post_ops, p->post_ops);
   end.fits = end.fits && end.added == NULL;
-  for (int64_t item = first, after; item < last; item = after) {
+  (void)scratch;
+  for (int64_t item = items * part / parts, after; item < last; item = after) {
     const int64_t block = item / vectors, row = block / blocks;
     const int64_t image = row / p->out_height, y = row % p->out_height;
     const int64_t x = block % blocks * BYOC_GROUPS_PIXELS;
     const int64_t top = y * p->stride_y - p->pad_top, left = x * p->stride_x - p->pad_left;
-    const int64_t above = top >= 0 ? 0 : (-top + p->dilation_y - 1) / p->dilation_y;
-    const int64_t inside = p->height <= top ? 0 : (p->height - 1 - top) / p->dilation_y + 1;
-    const int64_t rows = byoc_max(byoc_min(inside, p->kernel_height) - above, 0);
+    const byoc_inside rows = byoc_taps_inside(top, p->height, p->dilation_y, p->kernel_height);
     const BYOC_NAME(groups_block)
         b = {p,
              &end,
@@ -398,10 +360,10 @@ BYOC_NO_INLINE void BYOC_NAME(groups_items)(const byoc_groups_params* p, int64_t
              y,
              x,
              (int)byoc_min(p->out_width - x, BYOC_GROUPS_PIXELS),
-             {p->src.pixel, p->dilation_y * p->src.row, rows, left, p->width},
-             src + image * p->src.image + (top + above * p->dilation_y) * p->src.row +
+             {p->src.pixel, p->dilation_y * p->src.row, rows.last - rows.first, left, p->width},
+             src + image * p->src.image + (top + rows.first * p->dilation_y) * p->src.row +
                  left * p->src.pixel,
-             (const float*)data[1] + above * p->kernel_width * p->channels * BYOC_LANES,
+             (const float*)data[1] + rows.first * p->kernel_width * p->channels * BYOC_LANES,
              result + image * p->dst.image + y * p->dst.row + x * p->dst.pixel};
     after = byoc_min((block + 1) * vectors, last);
     BYOC_NAME(groups_run)(&b, item - block * vectors, after - block * vectors);

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A kernel of ours as a step of a plan. Kernels are files beside this one, written in C99 that is
-   C++ as well, since emitted source ships the very same files: byoc_<kernel>.h has its parameters,
-   or byoc_<kernel>_plan.h where the library needs these alone, how its weights are packed, its code
-   for each instruction set (byoc_each_isa.h), and what a plan calls. */
+/* A kernel of ours as a step of a plan. Kernels are files beside this one: byoc_<kernel>.h has its
+   parameters, or byoc_<kernel>_plan.h where the library needs these alone, how its weights are
+   packed, its code for each instruction set (byoc_each_isa.h), and what a plan calls.
+
+   They are C99 that is C++17 as well, for GCC and Clang on x86-64 (with AMX: GCC 11, Clang 12 or
+   newer): the library is built from these files, and emitted source includes the same ones.
+   Compilers may contract a * b + c differently; the same compiler gives the same bits, with any
+   number of threads. */
 #ifndef BYOC_KERNEL_H_
 #define BYOC_KERNEL_H_
 
@@ -21,6 +25,26 @@ typedef struct {
   int scratch;       /* the argument that it is, or -1 */
   int64_t params[1]; /* as many as there are */
 } byoc_kernel_call;
+
+/* Defines the kernel byoc_<name>: byoc_<name>_on_thread computes its parts, at most `most` at the
+   same time. `p`: its parameters, by which `most` is 1 where little is to be computed. */
+#define BYOC_KERNEL(name, Params, most)                                                           \
+  BYOC_FUNCTION int byoc_##name(const int64_t* params, void* const* data, void* scratch,          \
+                                int threads, char* error) {                                       \
+    const Params* p = (const Params*)params;                                                      \
+    (void)p;                                                                                      \
+    (void)error;                                                                                  \
+    return byoc_on_team(byoc_##name##_on_thread, params, data, scratch, byoc_min(threads, most)); \
+  }
+
+/* Defines byoc_<name>_on_thread by BYOC_NAME(<name>_part), which each instruction set has. */
+#define BYOC_PARTS_FOR_ISA(name, Params, isa)                                             \
+  BYOC_FUNCTION int byoc_##name##_on_thread(const int64_t* params, void* const* data,     \
+                                            void* scratch, int64_t part, int64_t parts) { \
+    const Params* p = (const Params*)params;                                              \
+    BYOC_FOR_ISA(isa, name##_part, (p, data, scratch, part, parts));                      \
+    return BYOC_OK;                                                                       \
+  }
 
 enum { BYOC_COPY_ALONE = 1 << 16 /* bytes that are not worth waking another thread to copy */ };
 
@@ -74,6 +98,26 @@ static inline byoc_share byoc_divide(int64_t all_rows, int64_t unit, int64_t all
   share.first_panel = panels * column / across;
   share.last_panel = panels * (column + 1) / across;
   return share;
+}
+
+/* A panel of weights, `panel` columns wide, of which `columns` are there and zeros fill up the
+   rest: a row of it for each step of the depth. Number (k, n) lies at k * down + n * across. */
+BYOC_FUNCTION void byoc_pack_panel(const float* weights, int64_t down, int64_t across,
+                                   int64_t depth, int64_t columns, int64_t panel, float* to) {
+  enum { kDeep = 16 }; /* a line of the cache where the weights are transposed */
+  for (int64_t top = 0; top < depth; top += kDeep) {
+    const int64_t bottom = byoc_min(top + kDeep, depth);
+    if (columns < panel) memset(to + top * panel, 0, (size_t)((bottom - top) * panel) * 4);
+    for (int64_t k = top; k < bottom && across == 1; ++k) {
+      memcpy(to + k * panel, weights + k * down, (size_t)columns * 4);
+    }
+    for (int64_t n = 0; n < columns && across != 1; ++n) {
+      const float* column = weights + n * across;
+      /* More columns than the hardware follows: it takes twice as long without this. */
+      if (bottom < depth) __builtin_prefetch(column + bottom * down);
+      for (int64_t k = top; k < bottom; ++k) to[k * panel + n] = column[k * down];
+    }
+  }
 }
 
 BYOC_FUNCTION int byoc_kernel_run(const byoc_step* step, void* own, void* const* data,

@@ -5,15 +5,10 @@
    numbers is exactly their value, and the variance is that of the distances from the mean.
 
    And the natural logarithm of float32: it is computed in double and rounded once, which gives the
-   nearest number for all of them (make docs-elementwise).
-
-   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
-   emitted source includes it. */
+   nearest number for all of them (make docs-elementwise). */
 #ifndef BYOC_NORMALIZE_H_
 #define BYOC_NORMALIZE_H_
 
-#include "byoc_isa.h"
-#include "byoc_kernel.h"
 #include "byoc_post_ops.h"
 
 /* What is made of each row; the mean is one number. */
@@ -48,57 +43,16 @@ enum { BYOC_LOG_ALONE = 1 << 12 /* numbers that are not worth waking another thr
 #define BYOC_BODY "byoc_normalize.h"
 #include "byoc_each_isa.h"
 
-BYOC_FUNCTION int byoc_normalize_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                           int64_t part, int64_t parts) {
-  const byoc_normalize_params* p = (const byoc_normalize_params*)params;
-  float* own = (float*)scratch + part * byoc_normalize_numbers(p);
-  BYOC_FOR_ISA(p->isa, normalize_rows,
-               (p, p->rows * part / parts, p->rows * (part + 1) / parts, data, own));
-  return BYOC_OK;
-}
-
 /* The kernel. data: source, what the parameters name, result. */
-BYOC_FUNCTION int byoc_normalize(const int64_t* params, void* const* data, void* scratch,
-                                 int threads, char* error) {
-  const byoc_normalize_params* p = (const byoc_normalize_params*)params;
-  const int alone = p->rows * p->columns < (int64_t)BYOC_NORMALIZE_ALONE;
-  (void)error;
-  return byoc_on_team(byoc_normalize_on_thread, params, data, scratch,
-                      alone ? 1 : byoc_min(threads, p->threads));
-}
-
-BYOC_FUNCTION int byoc_log_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                     int64_t part, int64_t parts) {
-  const byoc_log_params* p = (const byoc_log_params*)params;
-  (void)scratch;
-  BYOC_FOR_ISA(p->isa, log_part,
-               (p->count * part / parts, p->count * (part + 1) / parts, (const float*)data[0],
-                (float*)data[1]));
-  return BYOC_OK;
-}
+BYOC_PARTS_FOR_ISA(normalize, byoc_normalize_params, p->isa)
+BYOC_KERNEL(normalize, byoc_normalize_params,
+            p->rows * p->columns < BYOC_NORMALIZE_ALONE ? 1 : p->threads)
 
 /* The kernel. data: the numbers, and their logarithms. */
-BYOC_FUNCTION int byoc_log(const int64_t* params, void* const* data, void* scratch, int threads,
-                           char* error) {
-  const byoc_log_params* p = (const byoc_log_params*)params;
-  const int alone = p->count < (int64_t)BYOC_LOG_ALONE;
-  (void)error;
-  return byoc_on_team(byoc_log_on_thread, params, data, scratch, alone ? 1 : threads);
-}
+BYOC_PARTS_FOR_ISA(log, byoc_log_params, p->isa)
+BYOC_KERNEL(log, byoc_log_params, p->count < BYOC_LOG_ALONE ? 1 : threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
-
-BYOC_INLINE float BYOC_NAME(sum_lanes)(BYOC_VEC v) {
-#ifdef BYOC_SIMD_AVX512
-  const __m256 half = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 0),
-                                    _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1));
-#else
-  const __m256 half = (__m256)v;
-#endif
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
-}
 
 /* A row of bytes as numbers, times `scale`; behind them `rest`, up to a whole number of vectors. */
 BYOC_INLINE void BYOC_NAME(load_row)(const void* src, int64_t at, int64_t dtype, int64_t columns,
@@ -261,8 +215,10 @@ BYOC_INLINE void BYOC_NAME(store_row)(const float* numbers, int64_t columns, flo
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(normalize_rows)(const byoc_normalize_params* p, int64_t first,
-                                              int64_t last, void* const* data, float* numbers) {
+BYOC_NO_INLINE void BYOC_NAME(normalize_part)(const byoc_normalize_params* p, void* const* data,
+                                              void* scratch, int64_t part, int64_t parts) {
+  const int64_t first = p->rows * part / parts, last = p->rows * (part + 1) / parts;
+  float* numbers = (float*)scratch + part * byoc_normalize_numbers(p);
   const int64_t end = byoc_round_up(p->columns, BYOC_LANES);
   const float scale = p->src_scale < 0 ? 1.f : *(const float*)data[p->src_scale];
   const float unit = p->dst_scale < 0 ? 1.f : 1.f / *(const float*)data[p->dst_scale];
@@ -338,8 +294,13 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(log)(BYOC_VEC x) {
   return BYOC_NAME(pick)(x == zero, -infinity, y);
 }
 
-BYOC_NO_INLINE void BYOC_NAME(log_part)(int64_t first, int64_t last, const float* from, float* to) {
-  for (int64_t k = first; k < last; k += BYOC_LANES) {
+BYOC_NO_INLINE void BYOC_NAME(log_part)(const byoc_log_params* p, void* const* data, void* scratch,
+                                        int64_t part, int64_t parts) {
+  const float* from = (const float*)data[0];
+  float* to = (float*)data[1];
+  const int64_t last = p->count * (part + 1) / parts;
+  (void)scratch;
+  for (int64_t k = p->count * part / parts; k < last; k += BYOC_LANES) {
     const int lanes = (int)byoc_min(BYOC_LANES, last - k);
     BYOC_NAME(store_some)(to + k, BYOC_NAME(log)(BYOC_NAME(load_some)(from + k, lanes)), lanes);
   }

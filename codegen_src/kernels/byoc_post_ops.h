@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Operations on a result before it is stored, the places of results and operands, and
-   a product of matrices with such an end. */
+   What kernels compute: convolutions of images and products of matrices, the places of their
+   numbers, and the operations on a result before it is stored. */
 #ifndef BYOC_POST_OPS_H_
 #define BYOC_POST_OPS_H_
 
-#include <stddef.h>
-#include <stdint.h>
+#include "byoc_isa.h"
+#include "byoc_kernel.h"
 
 /* Strides of an image in floats. Channels lie in blocks of `lanes`, next to each other inside a
    block: channels-last is one block, as long as there are channels. */
@@ -74,6 +74,45 @@ static inline int64_t byoc_operands(const byoc_post_op* post_ops, int64_t count)
   return operands;
 }
 
+/* A convolution of images as kernels take it, alone or at the begin of their parameters; the
+   post-operations follow these. Channels and outputs are those of one group. */
+typedef struct __attribute__((may_alias)) byoc_convolution {
+  int64_t isa;     /* byoc_isa */
+  int64_t threads; /* that there is scratch memory for */
+  int64_t images, groups;
+  int64_t channels, height, width;
+  int64_t outputs, out_height, out_width;
+  int64_t kernel_height, kernel_width;
+  int64_t stride_y, stride_x, dilation_y, dilation_x; /* dilations of 1 leave no holes */
+  int64_t pad_top, pad_left;
+  byoc_strides src, dst;
+  int64_t has_bias, post_ops;
+} byoc_convolution;
+
+/* Weights of one output; and all multiplications. */
+static inline int64_t byoc_taps(const byoc_convolution* c) {
+  return c->channels * c->kernel_height * c->kernel_width;
+}
+static inline int64_t byoc_products_of(const byoc_convolution* c) {
+  return c->images * c->out_height * c->out_width * c->groups * c->outputs * byoc_taps(c);
+}
+
+/* Taps of a row or column of a window that lie inside of the source: from `first` to before `last`.
+ */
+typedef struct byoc_inside {
+  int64_t first, last;
+} byoc_inside;
+
+/* `from`: the pixel of the first tap, which may lie beside the `size` pixels. */
+static inline byoc_inside byoc_taps_inside(int64_t from, int64_t size, int64_t dilation,
+                                           int64_t taps) {
+  byoc_inside inside;
+  inside.first = from >= 0 ? 0 : (-from + dilation - 1) / dilation;
+  inside.last = size <= from ? 0 : byoc_min((size - 1 - from) / dilation + 1, taps);
+  inside.last = byoc_max(inside.last, inside.first);
+  return inside;
+}
+
 /* What becomes of sums in memory: bias and post-operations, and where the results lie. */
 typedef struct byoc_results {
   const byoc_post_op* post_ops;
@@ -91,6 +130,11 @@ static inline byoc_results byoc_results_of(const byoc_post_op* post_ops, int64_t
   float* to = (float*)data[first + byoc_operands(post_ops, count)];
   const byoc_results results = {post_ops, count, data, NULL, to, *strides};
   return results;
+}
+
+static inline byoc_results byoc_convolved(const byoc_convolution* c, const byoc_post_op* post_ops,
+                                          void* const* data) {
+  return byoc_results_of(post_ops, c->post_ops, data, 2 + c->has_bias, &c->dst);
 }
 
 /* What registers do at the end of a kernel, in this order, each if there is such a thing: a number

@@ -5,11 +5,7 @@
    The weights lie in panels, as many columns wide as two vectors, so that
    they are read in the order in which they lie. A thread multiplies a block of rows, whose numbers
    stay in the second-level cache, by one or two panels at a time: a few rows at once, so that each
-   vector of weights that is loaded serves them all. All sizes are parameters.
-
-   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
-   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
-   the same bits, with any number of threads. */
+   vector of weights that is loaded serves them all. All sizes are parameters. */
 #ifndef BYOC_PRODUCT_H_
 #define BYOC_PRODUCT_H_
 
@@ -18,65 +14,27 @@
 #define BYOC_BODY "byoc_product.h"
 #include "byoc_each_isa.h"
 
-BYOC_FUNCTION int byoc_product_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                         int64_t part, int64_t parts) {
-  const byoc_product_params* p = (const byoc_product_params*)params;
-  float* own = (float*)scratch + part * byoc_product_scratch_floats(p);
-  BYOC_FOR_ISA(p->isa, product_part, (p, part, parts, data, own));
-  return BYOC_OK;
-}
-
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_FUNCTION int byoc_product(const int64_t* params, void* const* data, void* scratch, int threads,
-                               char* error) {
-  const byoc_product_params* p = (const byoc_product_params*)params;
-  const int alone = p->rows * p->columns * p->depth < BYOC_PRODUCT_ALONE;
-  (void)error;
-  return byoc_on_team(byoc_product_on_thread, params, data, scratch,
-                      alone ? 1 : byoc_min(threads, p->threads));
-}
+BYOC_PARTS_FOR_ISA(product, byoc_product_params, p->isa)
+BYOC_KERNEL(product, byoc_product_params, byoc_product_threads(p))
 
 BYOC_FUNCTION int byoc_product_pack_on_thread(const int64_t* params, void* const* data,
                                               void* scratch, int64_t part, int64_t parts) {
   const byoc_product_pack_params* p = (const byoc_product_pack_params*)params;
-  const float* weights = (const float*)data[0];
-  float* packed = (float*)data[1];
-  const int64_t panel = byoc_panel(p->isa), depth = p->depth;
-  const int64_t panels = (p->columns + panel - 1) / panel;
-  enum { kDeep = 16 }; /* a line of the cache where the weights are transposed */
+  const int64_t panel = byoc_panel(p->isa), panels = (p->columns + panel - 1) / panel;
   (void)scratch;
   for (int64_t b = panels * part / parts; b < panels * (part + 1) / parts; ++b) {
     const int64_t first = b * panel;
-    const int64_t columns = byoc_min(panel, p->columns - first);
-    for (int64_t top = 0; top < depth; top += kDeep) {
-      const int64_t bottom = byoc_min(top + kDeep, depth);
-      float* to = packed + first * depth;
-      if (columns < panel) memset(to + top * panel, 0, (size_t)((bottom - top) * panel) * 4);
-      if (p->across == 1) {
-        for (int64_t k = top; k < bottom; ++k) {
-          memcpy(to + k * panel, weights + k * p->down + first, (size_t)columns * 4);
-        }
-        continue;
-      }
-      for (int64_t n = 0; n < columns; ++n) {
-        const float* column = weights + (first + n) * p->across;
-        /* More columns than the hardware follows: it takes twice as long without this. */
-        if (bottom < depth) __builtin_prefetch(column + bottom * p->down);
-        for (int64_t k = top; k < bottom; ++k) to[k * panel + n] = column[k * p->down];
-      }
-    }
+    byoc_pack_panel((const float*)data[0] + first * p->across, p->down, p->across, p->depth,
+                    byoc_min(panel, p->columns - first), panel, (float*)data[1] + first * p->depth);
   }
   return BYOC_OK;
 }
 
 /* params: byoc_product_pack_params. data: the weights, and what is made of them: panel of columns,
    depth, column; the last panel is filled up with zeros. */
-BYOC_FUNCTION int byoc_product_pack(const int64_t* params, void* const* data, void* scratch,
-                                    int threads, char* error) {
-  (void)error;
-  return byoc_on_team(byoc_product_pack_on_thread, params, data, scratch, threads);
-}
+BYOC_KERNEL(product_pack, byoc_product_pack_params, threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
@@ -130,48 +88,54 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
   BYOC_NAME(finish_sums)(results, sums, 2 * BYOC_PANEL, rows, at, column + columns);
 }
 
-/* Copies rows of the source that do not lie evenly. */
-BYOC_INLINE void BYOC_NAME(product_copy)(const byoc_product_params* p, const float* src,
-                                         int64_t row, int64_t rows, float* to) {
+/* Gives the rows of a block of the source: where they lie, or copied or computed in `room`. */
+typedef const float* (*BYOC_NAME(product_source))(const byoc_product_params* p, const void* source,
+                                                  int64_t row, int64_t rows, float* room);
+
+/* Those of a matrix, which are copied if they do not lie evenly. */
+BYOC_INLINE const float* BYOC_NAME(product_copy)(const byoc_product_params* p, const void* source,
+                                                 int64_t row, int64_t rows, float* room) {
+  const float* src = (const float*)source;
   const int64_t step = byoc_product_copied_row(p);
+  if (!byoc_product_copies(p)) return src + row * p->src_row;
   for (int64_t i = 0; i < rows; ++i) {
-    memcpy(to + i * step, src + byoc_product_place(p, row + i), (size_t)p->depth * 4);
+    memcpy(room + i * step, src + byoc_product_place(p, row + i), (size_t)p->depth * 4);
   }
+  return room;
 }
 
-/* A block of rows times the panels of a thread. */
-BYOC_INLINE void BYOC_NAME(product_panels)(const byoc_product_params* p, const byoc_end* end,
-                                           const byoc_share* share, const float* a, int64_t a_row,
-                                           int64_t row, int64_t rows, void* const* data,
-                                           float* sums) {
-  const byoc_strides dst = {0, 0, p->dst_row, 0, p->columns};
-  const byoc_results results =
-      byoc_results_of((const byoc_post_op*)(p + 1), p->post_ops, data, 2 + p->has_bias, &dst);
-  for (int64_t panel = share->first_panel; panel < share->last_panel; panel += 2) {
-    const int64_t panels = byoc_min(2, share->last_panel - panel);
-    BYOC_NAME(product_block)(p, end, &results, a, a_row, row, rows, panel, panels, data, sums);
-  }
-}
-
-/* The work of one thread of a team. */
-BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, int64_t thread,
-                                            int64_t team, void* const* data, float* scratch) {
+/* A thread's share of the result, by blocks of rows. `a_row`: floats between the rows that the
+   source gives; `room`: for those of a block. */
+BYOC_INLINE void BYOC_NAME(product_blocks)(const byoc_product_params* p, void* const* data,
+                                           BYOC_NAME(product_source) give, const void* source,
+                                           int64_t a_row, float* sums, float* room, int64_t part,
+                                           int64_t parts) {
+  const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
   const byoc_share share =
-      byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, thread, team);
+      byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, part, parts);
   const int64_t rows = share.last_row - share.first_row;
-  const byoc_end end = byoc_end_of((const byoc_post_op*)(p + 1), p->post_ops);
-  const float* src = (const float*)data[0];
-  const int copies = byoc_product_copies(p);
-  float* copied = scratch + byoc_product_sums(p);
-  const int64_t a_row = copies ? byoc_product_copied_row(p) : p->src_row;
+  const byoc_end end = byoc_end_of(post_ops, p->post_ops);
+  const byoc_strides dst = {0, 0, p->dst_row, 0, p->columns};
+  const byoc_results results = byoc_results_of(post_ops, p->post_ops, data, 2 + p->has_bias, &dst);
   const int64_t blocks = (rows + BYOC_PRODUCT_ROWS - 1) / BYOC_PRODUCT_ROWS;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = share.first_row + rows * block / blocks;
     const int64_t count = share.first_row + rows * (block + 1) / blocks - first;
-    if (copies) BYOC_NAME(product_copy)(p, src, first, count, copied);
-    const float* a = copies ? copied : src + first * p->src_row;
-    BYOC_NAME(product_panels)(p, &end, &share, a, a_row, first, count, data, scratch);
+    const float* a = give(p, source, first, count, room);
+    for (int64_t panel = share.first_panel; panel < share.last_panel; panel += 2) {
+      BYOC_NAME(product_block)(p, &end, &results, a, a_row, first, count, panel,
+                               byoc_min(2, share.last_panel - panel), data, sums);
+    }
   }
+}
+
+/* The work of one thread of a team. */
+BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, void* const* data,
+                                            void* scratch, int64_t part, int64_t parts) {
+  float* sums = (float*)scratch + part * byoc_product_scratch_floats(p);
+  const int64_t a_row = byoc_product_copies(p) ? byoc_product_copied_row(p) : p->src_row;
+  BYOC_NAME(product_blocks)(p, data, BYOC_NAME(product_copy), data[0], a_row, sums,
+                            sums + byoc_product_sums(p), part, parts);
 }
 
 #endif /* BYOC_PRODUCT_H_ */

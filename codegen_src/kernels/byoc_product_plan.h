@@ -3,20 +3,18 @@
 #ifndef BYOC_PRODUCT_PLAN_H_
 #define BYOC_PRODUCT_PLAN_H_
 
-#include "byoc_isa.h"
-#include "byoc_kernel.h"
 #include "byoc_post_ops.h"
 
 /* The parameters of the kernel; the post-operations follow them. Rows lie `src_row` and `dst_row`
    floats apart, and those of an operand per element by its `strides.pixel`. Those of the source may
    be pixels of an image: each line has `line_rows` of them, and lines lie `src_line` apart. */
 typedef struct __attribute__((may_alias)) byoc_product_params {
-  int64_t isa; /* byoc_isa */
+  int64_t isa;     /* byoc_isa */
+  int64_t threads; /* that there is scratch memory for */
   int64_t rows, columns, depth;
   int64_t src_row, dst_row;
   int64_t line_rows, src_line;
   int64_t has_bias, post_ops;
-  int64_t threads; /* that there is scratch memory for */
 } byoc_product_params;
 
 /* The parameters of byoc_product_pack: number (k, n) of the weights lies at k * down + n * across.
@@ -35,6 +33,11 @@ enum {
 
 static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int64_t depth) {
   return (size_t)(byoc_round_up(columns, byoc_panel(isa)) * depth) * 4;
+}
+
+/* The threads that are worth waking. */
+static inline int64_t byoc_product_threads(const byoc_product_params* p) {
+  return p->rows * p->columns * p->depth < BYOC_PRODUCT_ALONE ? 1 : p->threads;
 }
 
 /* Where a row of the source begins. */

@@ -11,11 +11,7 @@
    States and sums are float32; weights may be bfloat16 or bytes with scales, which are converted in
    registers.
 
-   Each number is summed up in the same order, whatever the chunks and the threads.
-
-   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
-   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
-   the same bits, with any number of threads. */
+   Each number is summed up in the same order, whatever the chunks and the threads. */
 #ifndef BYOC_RECURRENT_H_
 #define BYOC_RECURRENT_H_
 
@@ -45,9 +41,6 @@ static inline float* byoc_recurrent_state(const byoc_recurrent_call* c, int64_t 
          (step % 2 * sequences + d * c->p->batch + row) * c->room.state_row;
 }
 
-#define BYOC_BODY "byoc_recurrent.h"
-#include "byoc_each_isa.h"
-
 /* The data of a call; the lengths are checked. */
 static inline byoc_recurrent_call byoc_recurrent_open(const byoc_recurrent_params* p,
                                                       void* const* data, void* scratch) {
@@ -71,13 +64,10 @@ static inline byoc_recurrent_call byoc_recurrent_open(const byoc_recurrent_param
   return c;
 }
 
-BYOC_FUNCTION int byoc_recurrent_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                           int64_t part, int64_t parts) {
-  const byoc_recurrent_params* p = (const byoc_recurrent_params*)params;
-  const byoc_recurrent_call c = byoc_recurrent_open(p, data, scratch);
-  BYOC_FOR_ISA(p->shape.isa, recurrent_part, (&c, part, parts));
-  return BYOC_OK;
-}
+#define BYOC_BODY "byoc_recurrent.h"
+#include "byoc_each_isa.h"
+
+BYOC_PARTS_FOR_ISA(recurrent, byoc_recurrent_params, p->shape.isa)
 
 /* The kernel. data: the source, the packed weights; the states, the cells and the lengths (int32)
    to begin with, those that there are; the result. */
@@ -336,9 +326,9 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_together)(const byoc_recurrent_call* c, 
 }
 
 /* The work of one thread of a team. */
-BYOC_NO_INLINE void BYOC_NAME(recurrent_part)(const byoc_recurrent_call* c, int64_t thread,
-                                              int64_t team) {
-  const byoc_recurrent_params* p = c->p;
+BYOC_NO_INLINE void BYOC_NAME(recurrent_part)(const byoc_recurrent_params* p, void* const* data,
+                                              void* scratch, int64_t thread, int64_t team) {
+  const byoc_recurrent_call call = byoc_recurrent_open(p, data, scratch), *c = &call;
   const int64_t directions = p->shape.directions, chunk = c->room.chunk;
   const int64_t columns = byoc_recurrent_columns(&p->shape);
   const int together = byoc_recurrent_divides_units(p, team);

@@ -161,21 +161,7 @@ static inline size_t byoc_recurrent_scratch_bytes(const byoc_recurrent_params* p
   return (size_t)byoc_recurrent_divide(p).floats * 4;
 }
 
-/* A panel of the units of a gate: `weights` has a row of `depth` numbers for each. */
-BYOC_FUNCTION void byoc_recurrent_pack_panel(const float* weights, int64_t units, int64_t depth,
-                                             int64_t panel, float* to) {
-  enum { kDeep = 16 }; /* a line of the cache */
-  if (units < panel) memset(to, 0, (size_t)(panel * depth) * 4);
-  for (int64_t top = 0; top < depth; top += kDeep) {
-    const int64_t bottom = byoc_min(top + kDeep, depth);
-    for (int64_t u = 0; u < units; ++u) {
-      const float* row = weights + u * depth;
-      for (int64_t k = top; k < bottom; ++k) to[k * panel + u] = row[k];
-    }
-  }
-}
-
-/* The same of weights of 16 or 8 bits. */
+/* A panel of the units of a gate, whose weights of 16 or 8 bits have a row of `depth` for each. */
 BYOC_FUNCTION void byoc_recurrent_pack_narrow(int64_t bits, const char* weights, int64_t units,
                                               int64_t depth, int64_t panel, char* to) {
   memset(to, 0, (size_t)((depth + 1) / 2 * panel * bits / 4));
@@ -199,15 +185,15 @@ BYOC_FUNCTION void byoc_recurrent_pack_at(const byoc_recurrent_shape* s, const v
   const char* from = (const char*)weights + row * depth * s->bits / 8;
   to += place * byoc_recurrent_panel(s, depth);
   if (s->bits == 32) {
-    byoc_recurrent_pack_panel((const float*)from, units, depth, panel, to);
+    byoc_pack_panel((const float*)from, 1, depth, depth, units, panel, to);
   } else {
     byoc_recurrent_pack_narrow(s->bits, from, units, depth, panel, (char*)to);
   }
 }
 
 /* Some panels of all of them. */
-BYOC_FUNCTION int byoc_recurrent_pack_part(const int64_t* params, void* const* data, void* scratch,
-                                           int64_t part, int64_t parts) {
+BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* const* data,
+                                                void* scratch, int64_t part, int64_t parts) {
   const byoc_recurrent_shape* s = (const byoc_recurrent_shape*)params;
   const byoc_recurrent_packed at = byoc_recurrent_layout(s);
   const int64_t panel = byoc_panel(s->isa), blocks = byoc_recurrent_blocks(s);
@@ -254,10 +240,6 @@ BYOC_FUNCTION int byoc_recurrent_pack_part(const int64_t* params, void* const* d
    hidden, input] and of the states, of `bits` bits; biases of both [directions, 2 * gates * hidden]
    and peepholes [directions, 3 * hidden] if there are such; scales as biases for 8 bits; and what
    is made of them. */
-BYOC_FUNCTION int byoc_recurrent_pack(const int64_t* params, void* const* data, void* scratch,
-                                      int threads, char* error) {
-  (void)error;
-  return byoc_on_team(byoc_recurrent_pack_part, params, data, scratch, threads);
-}
+BYOC_KERNEL(recurrent_pack, byoc_recurrent_shape, threads)
 
 #endif /* BYOC_RECURRENT_PLAN_H_ */

@@ -15,10 +15,7 @@
    results read as its stride, so that nothing is copied for each position of the kernel. The
    weights are split once (byoc_split_parts.h).
 
-   C99 that is C++17 as well, for GCC 11 and Clang 12 or newer on x86-64: the library is built from
-   this file, and emitted source includes it. The same bits on every CPU, with any number of
-   threads. The caller must know that the CPU has AMX and that the operating system lets it be used.
- */
+   The caller must know that the CPU has AMX and that the operating system lets it be used. */
 #ifndef BYOC_SPLIT_H_
 #define BYOC_SPLIT_H_
 
@@ -103,7 +100,7 @@ typedef struct byoc_split_step {
 BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int careful, const int two_rows,
                                  const int two_columns, byoc_split_parts a, const uint16_t* packed,
                                  const byoc_split_step* step, float* sums) {
-  const int64_t row = p->stride_x * p->depth;
+  const int64_t row = p->of.stride_x * p->depth;
   const int tail = careful ? byoc_split_tail(p) : 0;
   const int64_t part = (two_columns ? 2 : 1) * BYOC_TILE_ROWS * BYOC_TILE_DEPTH;
   const size_t stride = BYOC_SPLIT_PANEL * sizeof(float);
@@ -126,9 +123,10 @@ BYOC_INLINE void byoc_split_sums(const byoc_split_params* p, const int careful, 
   fetch.at_once = (step->lines + adds - 1) / adds;
   int64_t chunk = step->from % p->chunks, tap = step->from / p->chunks % p->taps;
   for (int64_t y = step->from / p->chunks / p->taps, k = step->from; k < step->to; chunk = 0) {
-    const int64_t line = y * p->dilation_y % p->stride_y * byoc_split_plane(p) +
-                         y * p->dilation_y / p->stride_y * p->columns;
-    int64_t at = (line + tap * p->dilation_x) * p->depth + (chunk - step->origin) * BYOC_TILE_DEPTH;
+    const int64_t line = y * p->of.dilation_y % p->of.stride_y * byoc_split_plane(p) +
+                         y * p->of.dilation_y / p->of.stride_y * p->columns;
+    int64_t at =
+        (line + tap * p->of.dilation_x) * p->depth + (chunk - step->origin) * BYOC_TILE_DEPTH;
     const int64_t end = byoc_min(k + p->chunks - chunk, step->to);
     for (; k < end; ++k, at += BYOC_TILE_DEPTH) {
       fetch.end += step->lines * BYOC_CACHE_LINE;
@@ -188,15 +186,14 @@ BYOC_NO_INLINE void byoc_split_multiply(const byoc_split_params* p, int64_t rows
 BYOC_NO_INLINE void byoc_split_give(const byoc_split_params* p, const float* sums, int64_t count,
                                     int64_t image, int64_t row, int64_t column, void* const* data) {
   const int64_t across = byoc_split_across(p);
-  const int64_t outputs = byoc_min(column + BYOC_SPLIT_PANEL, p->outputs);
-  byoc_results results =
-      byoc_results_of((const byoc_post_op*)(p + 1), p->post_ops, data, 2 + p->has_bias, &p->dst);
-  if (p->has_bias) results.bias = (const float*)data[2];
+  const int64_t outputs = byoc_min(column + BYOC_SPLIT_PANEL, p->of.outputs);
+  byoc_results results = byoc_convolved(&p->of, (const byoc_post_op*)(p + 1), data);
+  if (p->of.has_bias) results.bias = (const float*)data[2];
   int64_t y = row / across, x = row % across;
-  for (int64_t i = 0; i < count && y < p->out_height;) {
+  for (int64_t i = 0; i < count && y < p->of.out_height;) {
     const byoc_position at = {image, y, x, column};
     BYOC_NAME(finish_sums)(&results, sums + i * BYOC_SPLIT_PANEL, BYOC_SPLIT_PANEL,
-                           byoc_min(count - i, p->out_width - x), at, outputs);
+                           byoc_min(count - i, p->of.out_width - x), at, outputs);
     i += across - x;
     x = 0;
     ++y;
@@ -215,7 +212,7 @@ BYOC_INLINE void byoc_split_panel(const byoc_split_params* p, const byoc_split_b
                                   int64_t panel, int64_t origin, int64_t begin, int64_t end,
                                   byoc_split_parts copy, const uint16_t* weights,
                                   const uint16_t* after, float* sums) {
-  const int64_t columns = byoc_min(p->outputs - panel * BYOC_SPLIT_PANEL, BYOC_SPLIT_PANEL);
+  const int64_t columns = byoc_min(p->of.outputs - panel * BYOC_SPLIT_PANEL, BYOC_SPLIT_PANEL);
   const int64_t size = byoc_split_chunk_size(p, BYOC_SPLIT_PANEL), chunks = end - begin;
   const int64_t steps = (chunks + BYOC_SPLIT_AT_ONCE - 1) / BYOC_SPLIT_AT_ONCE;
   const int64_t passes = (block->count + BYOC_SPLIT_ROWS - 1) / BYOC_SPLIT_ROWS;
@@ -230,7 +227,7 @@ BYOC_INLINE void byoc_split_panel(const byoc_split_params* p, const byoc_split_b
     step.lines = after == NULL ? 0 : (lines + passes - 1) / passes;
     for (int64_t row = 0; row < block->count; row += BYOC_SPLIT_ROWS) {
       byoc_split_multiply(p, block->count - row, columns,
-                          byoc_split_move(copy, row * p->stride_x * p->depth), weights, &step,
+                          byoc_split_move(copy, row * p->of.stride_x * p->depth), weights, &step,
                           sums + row * BYOC_SPLIT_PANEL);
       step.next += step.lines * (step.to - step.from) * BYOC_CACHE_LINE;
     }
@@ -239,21 +236,21 @@ BYOC_INLINE void byoc_split_panel(const byoc_split_params* p, const byoc_split_b
 
 BYOC_NO_INLINE void byoc_split_run_block(const byoc_split_params* p, const byoc_split_block* block,
                                          void* const* data, byoc_split_parts parts, float* sums) {
-  const float* src = (const float*)data[0] + block->image * p->src.image;
+  const float* src = (const float*)data[0] + block->image * p->of.src.image;
   const int64_t chunks = byoc_split_chunks(p), size = byoc_split_chunk_size(p, BYOC_SPLIT_PANEL);
   const int64_t panel_sums = p->slices > 1 ? p->rows_at_once * BYOC_SPLIT_PANEL : 0;
   for (int64_t slice = 0; slice < p->slices; ++slice) {
     const int64_t begin = chunks * slice / p->slices, end = chunks * (slice + 1) / p->slices;
     const int64_t channel = p->slices > 1 ? begin * BYOC_TILE_DEPTH : 0;
-    const float* from = src + byoc_channel_offset(&p->src, channel);
-    byoc_split_params of = *p; /* these channels only */
+    const float* from = src + byoc_channel_offset(&p->of.src, channel);
+    byoc_split_params part = *p; /* these channels only */
     if (p->slices > 1) {
-      of.filled = (end - begin) * BYOC_TILE_DEPTH;
-      of.channels = byoc_min(p->channels - channel, of.filled);
+      part.filled = (end - begin) * BYOC_TILE_DEPTH;
+      part.of.channels = byoc_min(p->of.channels - channel, part.filled);
     }
     byoc_split_parts copy = parts;
-    if (byoc_split_take(&of, 0, from, block->first, block->count, parts)) {
-      byoc_split_take(&of, 1, from, block->first, block->count, parts);
+    if (byoc_split_take(&part, 0, from, block->first, block->count, parts)) {
+      byoc_split_take(&part, 1, from, block->first, block->count, parts);
     } else {
       copy.again = copy.first;
     }
@@ -274,8 +271,8 @@ BYOC_NO_INLINE void byoc_split_run_block(const byoc_split_params* p, const byoc_
 BYOC_NO_INLINE void byoc_split_part(const byoc_split_params* p, int64_t thread, int64_t team,
                                     void* const* data, char* scratch) {
   const int64_t image_rows = byoc_split_image_rows(p), copy = byoc_split_copy(p);
-  const int64_t wanted = p->out_height * byoc_split_across(p);
-  const byoc_share share = byoc_divide(p->images * image_rows, BYOC_SPLIT_ROWS, p->outputs,
+  const int64_t wanted = p->of.out_height * byoc_split_across(p);
+  const byoc_share share = byoc_divide(p->of.images * image_rows, BYOC_SPLIT_ROWS, p->of.outputs,
                                        BYOC_SPLIT_PANEL, thread, team);
   uint16_t* numbers = (uint16_t*)scratch;
   const byoc_split_parts parts = {numbers, numbers + copy,
@@ -309,15 +306,11 @@ BYOC_FUNCTION int byoc_split_on_thread(const int64_t* params, void* const* data,
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_FUNCTION int byoc_split(const int64_t* params, void* const* data, void* scratch, int threads,
-                             char* error) {
-  const byoc_split_params* p = (const byoc_split_params*)params;
-  const int alone =
-      p->images * byoc_split_image_rows(p) * p->outputs * byoc_split_chunks(p) * BYOC_TILE_DEPTH <
-      BYOC_SPLIT_ALONE;
-  (void)error;
-  return byoc_on_team(byoc_split_on_thread, params, data, scratch,
-                      alone ? 1 : byoc_min(threads, p->threads));
-}
+BYOC_KERNEL(split, byoc_split_params,
+            p->of.images* byoc_split_image_rows(p) * p->of.outputs * byoc_split_chunks(p) *
+                        BYOC_TILE_DEPTH <
+                    BYOC_SPLIT_ALONE
+                ? 1
+                : p->of.threads)
 
 #endif /* BYOC_SPLIT_H_ */

@@ -125,15 +125,17 @@ BYOC_INLINE int byoc_split_run(const int careful, const float* from, int64_t cou
 BYOC_INLINE int byoc_split_pixels(const byoc_split_params* p, const int careful, const float* from,
                                   int64_t pixels, byoc_split_parts to) {
   int special = 0;
-  if (p->src.pixel == p->depth && p->src.lanes >= p->channels && p->depth == p->channels) {
+  if (p->of.src.pixel == p->depth && p->of.src.lanes >= p->of.channels &&
+      p->depth == p->of.channels) {
     const int64_t count = pixels * p->depth; /* nothing between them */
     return byoc_split_run(careful, from, count, count, to);
   }
-  for (int64_t x = 0; x < pixels; ++x, from += p->src.pixel, to = byoc_split_move(to, p->depth)) {
+  for (int64_t x = 0; x < pixels;
+       ++x, from += p->of.src.pixel, to = byoc_split_move(to, p->depth)) {
     const float* block = from;
-    for (int64_t c = 0; c < p->channels; c += p->src.lanes, block += p->src.block) {
-      const int64_t count = byoc_min(p->src.lanes, p->channels - c);
-      const int64_t room = c + count == p->channels ? p->filled - c : count;
+    for (int64_t c = 0; c < p->of.channels; c += p->of.src.lanes, block += p->of.src.block) {
+      const int64_t count = byoc_min(p->of.src.lanes, p->of.channels - c);
+      const int64_t room = c + count == p->of.channels ? p->filled - c : count;
       special |= byoc_split_run(careful, block, count, room, byoc_split_move(to, c));
     }
   }
@@ -147,11 +149,11 @@ BYOC_INLINE int byoc_split_planar(const byoc_split_params* p, const int careful,
   uint16_t numbers[4][BYOC_LANES];
   const byoc_split_parts parts = {numbers[0], numbers[1], numbers[2], numbers[3]};
   int special = 0;
-  if (p->filled > p->channels) byoc_split_zeros(p, careful, pixels, to);
+  if (p->filled > p->of.channels) byoc_split_zeros(p, careful, pixels, to);
   for (int64_t x = 0; x < pixels; x += BYOC_LANES) {
     const int lanes = (int)byoc_min(BYOC_LANES, pixels - x);
-    for (int64_t c = 0; c < p->channels; ++c) {
-      const float* channel = from + byoc_channel_offset(&p->src, c) + x;
+    for (int64_t c = 0; c < p->of.channels; ++c) {
+      const float* channel = from + byoc_channel_offset(&p->of.src, c) + x;
       special |= byoc_split_store(BYOC_NAME(load_some)(channel, lanes), careful, BYOC_LANES, parts);
       for (int i = 0; i < lanes; ++i) {
         const int64_t place = (x + i) * p->depth + c;
@@ -170,24 +172,26 @@ BYOC_INLINE int byoc_split_planar(const byoc_split_params* p, const int careful,
  */
 BYOC_INLINE int byoc_split_take(const byoc_split_params* p, const int careful, const float* image,
                                 int64_t first, int64_t count, byoc_split_parts to) {
-  const int64_t across = byoc_split_across(p), top = first / across * p->stride_y - p->pad_top;
-  const int64_t left = first % across * p->stride_x;
-  const int64_t below = (p->kernel_height - 1) * p->dilation_y / p->stride_y;
-  const int64_t pixels = (count - 1) * p->stride_x + below * p->columns + byoc_split_beside(p);
-  const int planar = p->src.lanes < BYOC_LANES && p->src.lanes < p->channels && p->src.pixel == 1;
+  const int64_t across = byoc_split_across(p),
+                top = first / across * p->of.stride_y - p->of.pad_top;
+  const int64_t left = first % across * p->of.stride_x;
+  const int64_t below = (p->of.kernel_height - 1) * p->of.dilation_y / p->of.stride_y;
+  const int64_t pixels = (count - 1) * p->of.stride_x + below * p->columns + byoc_split_beside(p);
+  const int planar =
+      p->of.src.lanes < BYOC_LANES && p->of.src.lanes < p->of.channels && p->of.src.pixel == 1;
   int special = 0;
   for (int64_t phase = 0; phase < byoc_split_planes(p); ++phase) {
     byoc_split_parts at = byoc_split_move(to, phase * byoc_split_plane(p) * p->depth);
     int64_t column = left;
-    for (int64_t y = top + phase, rest = pixels; rest > 0; y += p->stride_y, column = 0) {
+    for (int64_t y = top + phase, rest = pixels; rest > 0; y += p->of.stride_y, column = 0) {
       const int64_t stop = byoc_min(p->columns, column + rest); /* of this row */
-      const int64_t edge = y < 0 || y >= p->height ? column : p->pad_left + p->width;
-      const int64_t from = byoc_min(byoc_max(column, p->pad_left), stop);
+      const int64_t edge = y < 0 || y >= p->of.height ? column : p->of.pad_left + p->of.width;
+      const int64_t from = byoc_min(byoc_max(column, p->of.pad_left), stop);
       const int64_t to_edge = byoc_max(byoc_min(stop, edge), from);
       byoc_split_zeros(p, careful, from - column, at);
       at = byoc_split_move(at, (from - column) * p->depth);
       if (to_edge > from) {
-        const float* row = image + y * p->src.row + (from - p->pad_left) * p->src.pixel;
+        const float* row = image + y * p->of.src.row + (from - p->of.pad_left) * p->of.src.pixel;
         special |= planar ? byoc_split_planar(p, careful, row, to_edge - from, at)
                           : byoc_split_pixels(p, careful, row, to_edge - from, at);
       }
@@ -242,17 +246,17 @@ BYOC_INLINE void byoc_split_pack_fetch(const byoc_split_pack_params* k, const fl
 /* One panel of weights: chunk, part, tile of outputs, pair of numbers, output, number. */
 BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const float* weights,
                                           int64_t column, uint16_t* packed) {
-  const byoc_split_params* p = &k->of;
-  const int64_t columns = byoc_min(p->outputs - column, BYOC_SPLIT_PANEL);
+  const byoc_split_params* p = &k->split;
+  const int64_t columns = byoc_min(p->of.outputs - column, BYOC_SPLIT_PANEL);
   /* Where pixels are read as one run, the channels of one follow those of the other. */
-  const int64_t pixel = p->taps < p->kernel_width ? p->channels : p->chunks * BYOC_TILE_DEPTH;
+  const int64_t pixel = p->taps < p->of.kernel_width ? p->of.channels : p->chunks * BYOC_TILE_DEPTH;
   float chunk[BYOC_TILE_DEPTH][BYOC_SPLIT_PANEL];
-  for (int64_t y = 0; y < p->kernel_height; ++y) {
+  for (int64_t y = 0; y < p->of.kernel_height; ++y) {
     for (int64_t tap = 0; tap < p->taps; ++tap) {
       for (int64_t c = 0; c < p->chunks; ++c) {
         memset(chunk, 0, sizeof(chunk));
         int64_t x = tap + c * BYOC_TILE_DEPTH / pixel, channel = c * BYOC_TILE_DEPTH % pixel;
-        if (channel + 2 * BYOC_TILE_DEPTH <= p->channels) {
+        if (channel + 2 * BYOC_TILE_DEPTH <= p->of.channels) {
           byoc_split_pack_fetch(k, weights + column * k->output +
                                        (channel + BYOC_TILE_DEPTH) * k->channel + y * k->row +
                                        x * k->column);
@@ -262,7 +266,7 @@ BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const
             channel = 0;
             ++x;
           }
-          if (x >= p->kernel_width || channel >= p->channels) continue;
+          if (x >= p->of.kernel_width || channel >= p->of.channels) continue;
           const float* from =
               weights + column * k->output + channel * k->channel + y * k->row + x * k->column;
           for (int64_t n = 0; n < columns; ++n) chunk[i][n] = from[n * k->output];
@@ -277,17 +281,19 @@ BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const
 #undef BYOC_SIMD_AMX
 #undef BYOC_SIMD_AVX512
 
-/* Linux: before a process uses AMX. */
-static inline void byoc_split_use_tiles(void) {
+/* Asks Linux to let this process use AMX, for so many threads; returns them. */
+static inline int64_t byoc_split_allow(int64_t threads) {
   enum { kRequestState = 0x1023, kTiles = 18 };
   syscall(SYS_arch_prctl, kRequestState, kTiles);
+  return threads;
 }
 
 BYOC_FUNCTION int byoc_split_pack_on_thread(const int64_t* params, void* const* data, void* scratch,
                                             int64_t part, int64_t parts) {
   const byoc_split_pack_params* k = (const byoc_split_pack_params*)params;
-  const int64_t panels = (k->of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
-  const int64_t size = byoc_split_chunks(&k->of) * byoc_split_chunk_size(&k->of, BYOC_SPLIT_PANEL);
+  const int64_t panels = (k->split.of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
+  const int64_t size =
+      byoc_split_chunks(&k->split) * byoc_split_chunk_size(&k->split, BYOC_SPLIT_PANEL);
   (void)scratch;
   for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
     byoc_split_pack_panel(k, (const float*)data[0], panel * BYOC_SPLIT_PANEL,
@@ -297,11 +303,6 @@ BYOC_FUNCTION int byoc_split_pack_on_thread(const int64_t* params, void* const* 
 }
 
 /* params: byoc_split_pack_params. data: the weights, and what is made of them. */
-BYOC_FUNCTION int byoc_split_pack(const int64_t* params, void* const* data, void* scratch,
-                                  int threads, char* error) {
-  (void)error;
-  byoc_split_use_tiles();
-  return byoc_on_team(byoc_split_pack_on_thread, params, data, scratch, threads);
-}
+BYOC_KERNEL(split_pack, byoc_split_pack_params, byoc_split_allow(threads))
 
 #endif /* BYOC_SPLIT_PARTS_H_ */

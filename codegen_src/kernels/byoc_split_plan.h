@@ -4,8 +4,6 @@
 #ifndef BYOC_SPLIT_PLAN_H_
 #define BYOC_SPLIT_PLAN_H_
 
-#include "byoc_isa.h"
-#include "byoc_kernel.h"
 #include "byoc_post_ops.h"
 
 enum {
@@ -21,18 +19,11 @@ enum {
 };
 
 /* The parameters of the kernel; the post-operations follow them. A product of matrices is a
-   convolution 1x1 of an image of one row. */
+   convolution 1x1 of an image of one row. There is one group. */
 typedef struct __attribute__((may_alias)) byoc_split_params {
+  byoc_convolution of;
   int64_t parts; /* of a number: 2 or 3 */
-  int64_t images, channels, height, width;
-  int64_t outputs, out_height, out_width;
-  int64_t kernel_height, kernel_width;
-  int64_t stride_y, stride_x, dilation_y, dilation_x; /* dilation 1: neighbouring pixels */
-  int64_t pad_top, pad_left;
-  byoc_strides src, dst;
-  int64_t has_bias, post_ops;
-  /* Set by byoc_split_plan: */
-  int64_t threads;      /* that there is scratch memory for */
+  /* Set by byoc_split_plan, as the threads are: */
   int64_t filled;       /* numbers of a pixel in the copy of the source: channels, and zeros */
   int64_t depth;        /* the distance between pixels there */
   int64_t taps, chunks; /* for each row of the kernel: places to read from, and chunks of each */
@@ -45,45 +36,47 @@ typedef struct __attribute__((may_alias)) byoc_split_params {
 /* The parameters of byoc_split_pack: how far apart the weights of neighbouring outputs, channels,
    rows and columns of the kernel lie. */
 typedef struct __attribute__((may_alias)) byoc_split_pack_params {
-  byoc_split_params of;
+  byoc_split_params split;
   int64_t output, channel, row, column;
 } byoc_split_pack_params;
 
 /* Chunks of the weights of one result. */
 static inline int64_t byoc_split_chunks(const byoc_split_params* p) {
-  return p->kernel_height * p->taps * p->chunks;
+  return p->of.kernel_height * p->taps * p->chunks;
 }
 
 /* Numbers in the last chunk of a run of pixels; 0 where pixels are filled up to chunks. */
 static inline int byoc_split_tail(const byoc_split_params* p) {
-  return p->taps == p->kernel_width ? 0 : (int)(p->kernel_width * p->channels % BYOC_TILE_DEPTH);
+  return p->taps == p->of.kernel_width
+             ? 0
+             : (int)(p->of.kernel_width * p->of.channels % BYOC_TILE_DEPTH);
 }
 
 /* Results of a row, with those that nobody wants. */
 static inline int64_t byoc_split_across(const byoc_split_params* p) {
-  return p->columns / p->stride_x;
+  return p->columns / p->of.stride_x;
 }
 
 /* Rows of the product for an image. */
 static inline int64_t byoc_split_image_rows(const byoc_split_params* p) {
-  return byoc_round_up(p->out_height * byoc_split_across(p), BYOC_SPLIT_ROWS);
+  return byoc_round_up(p->of.out_height * byoc_split_across(p), BYOC_SPLIT_ROWS);
 }
 
 /* Pixels from the first to the last one that a result reads in a row, with what fills up a chunk.
  */
 static inline int64_t byoc_split_beside(const byoc_split_params* p) {
-  if (p->taps == p->kernel_width) return (p->taps - 1) * p->dilation_x + 1;
+  if (p->taps == p->of.kernel_width) return (p->taps - 1) * p->of.dilation_x + 1;
   return (p->chunks * BYOC_TILE_DEPTH + p->depth - 1) / p->depth;
 }
 
 /* The copy of the source has a plane for each phase of its rows (row modulo stride_y), so that the
    rows which neighbouring results read are neighbours. Pixels of a plane for a block: */
 static inline int64_t byoc_split_plane(const byoc_split_params* p) {
-  const int64_t below = (p->kernel_height - 1) * p->dilation_y / p->stride_y;
-  return p->rows_at_once * p->stride_x + below * p->columns + byoc_split_beside(p);
+  const int64_t below = (p->of.kernel_height - 1) * p->of.dilation_y / p->of.stride_y;
+  return p->rows_at_once * p->of.stride_x + below * p->columns + byoc_split_beside(p);
 }
 static inline int64_t byoc_split_planes(const byoc_split_params* p) {
-  return p->kernel_height == 1 ? 1 : p->stride_y;
+  return p->of.kernel_height == 1 ? 1 : p->of.stride_y;
 }
 static inline int64_t byoc_split_copy(const byoc_split_params* p) {
   return byoc_round_up(byoc_split_planes(p) * byoc_split_plane(p) * p->depth, BYOC_TILE_DEPTH);
@@ -96,42 +89,44 @@ static inline int64_t byoc_split_distance(int64_t chunks) {
 }
 
 static inline void byoc_split_plan(byoc_split_params* p, int threads, int64_t cache_bytes) {
-  p->threads = threads;
-  if (p->kernel_width == 1 && p->pad_left == 0) { /* pixels that nobody reads are not copied */
-    p->src.pixel *= p->stride_x;
-    p->width = byoc_min(p->out_width, (p->width - 1) / p->stride_x + 1);
-    p->stride_x = 1;
+  p->of.threads = threads;
+  if (p->of.kernel_width == 1 &&
+      p->of.pad_left == 0) { /* pixels that nobody reads are not copied */
+    p->of.src.pixel *= p->of.stride_x;
+    p->of.width = byoc_min(p->of.out_width, (p->of.width - 1) / p->of.stride_x + 1);
+    p->of.stride_x = 1;
   }
-  if (p->kernel_height == 1 && p->pad_top == 0) {
-    p->src.row *= p->stride_y;
-    p->height = byoc_min(p->out_height, (p->height - 1) / p->stride_y + 1);
-    p->stride_y = 1;
+  if (p->of.kernel_height == 1 && p->of.pad_top == 0) {
+    p->of.src.row *= p->of.stride_y;
+    p->of.height = byoc_min(p->of.out_height, (p->of.height - 1) / p->of.stride_y + 1);
+    p->of.stride_y = 1;
   }
-  p->filled = byoc_round_up(p->channels, BYOC_TILE_DEPTH);
+  p->filled = byoc_round_up(p->of.channels, BYOC_TILE_DEPTH);
   p->chunks = p->filled / BYOC_TILE_DEPTH;
   p->depth = byoc_split_distance(p->chunks);
-  p->taps = p->kernel_width;
+  p->taps = p->of.kernel_width;
   /* The pixels that a row of the kernel covers lie side by side. With few channels they are read as
      one run, without filling each pixel up to a chunk. */
-  const int64_t run = (p->kernel_width * p->channels + BYOC_TILE_DEPTH - 1) / BYOC_TILE_DEPTH;
-  if (p->dilation_x == 1 && run < p->taps * p->chunks) {
-    p->filled = p->depth = p->channels;
+  const int64_t run = (p->of.kernel_width * p->of.channels + BYOC_TILE_DEPTH - 1) / BYOC_TILE_DEPTH;
+  if (p->of.dilation_x == 1 && run < p->taps * p->chunks) {
+    p->filled = p->depth = p->of.channels;
     p->taps = 1;
     p->chunks = run;
   }
   /* The zeros to the left of a row serve as those to the right of the row above it. */
   const int64_t reach =
-      (p->out_width - 1) * p->stride_x + (p->kernel_width - 1) * p->dilation_x + 1;
-  const int64_t inside = byoc_min(p->width, byoc_max(reach - p->pad_left, 1));
-  p->columns = byoc_max(p->pad_left + inside, reach - p->pad_left);
-  p->columns = byoc_round_up(byoc_max(p->columns, p->out_width * p->stride_x), p->stride_x);
+      (p->of.out_width - 1) * p->of.stride_x + (p->of.kernel_width - 1) * p->of.dilation_x + 1;
+  const int64_t inside = byoc_min(p->of.width, byoc_max(reach - p->of.pad_left, 1));
+  p->columns = byoc_max(p->of.pad_left + inside, reach - p->of.pad_left);
+  p->columns =
+      byoc_round_up(byoc_max(p->columns, p->of.out_width * p->of.stride_x), p->of.stride_x);
   /* As many rows as leave room in the second-level cache for weights. A product of matrices rather
      has fewer channels at once than fewer rows, for which all weights would be read again. */
   const int64_t all = byoc_split_image_rows(p);
   p->slices = 1;
   p->rows_at_once = byoc_min(all, BYOC_SPLIT_MOST);
-  const int divisible = p->kernel_height == 1 && p->kernel_width == 1 && p->taps == 1 &&
-                        p->pad_top == 0 && p->pad_left == 0;
+  const int divisible = p->of.kernel_height == 1 && p->of.kernel_width == 1 && p->taps == 1 &&
+                        p->of.pad_top == 0 && p->of.pad_left == 0;
   while (byoc_split_copy(p) * p->parts * 2 > cache_bytes * 3 / 4) {
     if (divisible && p->rows_at_once <= BYOC_SPLIT_FEW && p->slices < p->chunks) {
       ++p->slices;
@@ -149,7 +144,7 @@ static inline int64_t byoc_split_chunk_size(const byoc_split_params* p, int64_t 
   return p->parts * BYOC_TILE_DEPTH * byoc_round_up(outputs, BYOC_TILE_ROWS);
 }
 static inline size_t byoc_split_packed_bytes(const byoc_split_params* p) {
-  return (size_t)(byoc_split_chunks(p) * byoc_split_chunk_size(p, p->outputs)) * 2;
+  return (size_t)(byoc_split_chunks(p) * byoc_split_chunk_size(p, p->of.outputs)) * 2;
 }
 
 /* Of one thread: the copies of the source, one more than there are parts, and the sums of a panel,
@@ -159,12 +154,12 @@ static inline size_t byoc_split_copies_bytes(const byoc_split_params* p) {
 }
 static inline size_t byoc_split_thread_bytes(const byoc_split_params* p) {
   const int64_t columns =
-      p->slices > 1 ? byoc_round_up(p->outputs, BYOC_SPLIT_PANEL) : (int64_t)BYOC_SPLIT_PANEL;
+      p->slices > 1 ? byoc_round_up(p->of.outputs, BYOC_SPLIT_PANEL) : (int64_t)BYOC_SPLIT_PANEL;
   return byoc_split_copies_bytes(p) + (size_t)(p->rows_at_once * columns) * sizeof(float);
 }
 
 static inline size_t byoc_split_scratch_bytes(const byoc_split_params* p) {
-  return (size_t)p->threads * byoc_split_thread_bytes(p);
+  return (size_t)p->of.threads * byoc_split_thread_bytes(p);
 }
 
 #endif /* BYOC_SPLIT_PLAN_H_ */

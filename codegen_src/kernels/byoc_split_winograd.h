@@ -6,9 +6,7 @@
 
    A NaN or an infinity in the source changes all results of the tiles that read it, as there.
 
-   C99 that is C++17 as well, for GCC 11 and Clang 12 or newer on x86-64: the library is built from
-   this file, and emitted source includes it. The caller must know that the CPU has AMX and that the
-   operating system lets it be used. */
+   The caller must know that the CPU has AMX and that the operating system lets it be used. */
 #ifndef BYOC_SPLIT_WINOGRAD_H_
 #define BYOC_SPLIT_WINOGRAD_H_
 
@@ -38,8 +36,8 @@ typedef struct byoc_split_winograd_block {
 BYOC_NO_INLINE void byoc_split_winograd_take(const byoc_winograd_params* w, void* const* data,
                                              const byoc_split_winograd_block* block, int64_t from,
                                              int64_t to) {
-  const int64_t row = byoc_round_up(w->channels, BYOC_LANES);
-  for (int64_t c = 0; c < w->channels; c += BYOC_LANES) {
+  const int64_t row = byoc_round_up(w->of.channels, BYOC_LANES);
+  for (int64_t c = 0; c < w->of.channels; c += BYOC_LANES) {
     const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, 0, c, data);
     BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, block->first + from);
     for (int64_t i = from; i < to; ++i, BYOC_NAME(winograd_next)(w, &t)) {
@@ -67,7 +65,7 @@ BYOC_NO_INLINE byoc_split_parts byoc_split_winograd_divide(const byoc_winograd_p
                                                            const byoc_split_params* p,
                                                            const byoc_split_winograd_block* block,
                                                            int64_t point) {
-  const int64_t row = byoc_round_up(w->channels, BYOC_LANES);
+  const int64_t row = byoc_round_up(w->of.channels, BYOC_LANES);
   const int64_t part = byoc_split_winograd_rows(block->count) * p->depth;
   const float* v = block->v + point * block->source;
   for (int64_t i = 0; i < block->count; ++i, v += row) {
@@ -108,7 +106,7 @@ BYOC_NO_INLINE void byoc_split_winograd_give(const byoc_winograd_params* w,
   for (int64_t panel = from; panel < to; ++panel) {
     const float* m = block->m + (panel - from) * of_panel;
     const int64_t first = panel * BYOC_SPLIT_PANEL;
-    const int64_t end = byoc_min(first + BYOC_SPLIT_PANEL, w->outputs);
+    const int64_t end = byoc_min(first + BYOC_SPLIT_PANEL, w->of.outputs);
     BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, block->first);
     for (int64_t i = 0; i < block->count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
       for (int64_t o = first; o < end; o += BYOC_LANES) {
@@ -203,13 +201,7 @@ BYOC_FUNCTION int byoc_split_winograd_on_thread(const int64_t* params, void* con
 
 /* The kernel. params: byoc_winograd_params of byoc_split_winograd_plan. data: source, packed
    weights, bias if there is one, the operands of the post-operations, result. */
-BYOC_FUNCTION int byoc_split_winograd(const int64_t* params, void* const* data, void* scratch,
-                                      int threads, char* error) {
-  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
-  (void)error;
-  return byoc_on_team(byoc_split_winograd_on_thread, params, data, scratch,
-                      byoc_min(threads, w->threads));
-}
+BYOC_KERNEL(split_winograd, byoc_winograd_params, p->of.threads)
 
 BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void* const* data,
                                                      void* scratch, int64_t part, int64_t parts) {
@@ -217,7 +209,7 @@ BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void
   const byoc_split_params p = byoc_split_winograd_product(w);
   const int64_t panels = byoc_split_winograd_panels(w);
   const int64_t blocks = panels * p.chunks;
-  const int64_t size = byoc_split_chunk_size(&p, BYOC_SPLIT_PANEL), channels = w->channels;
+  const int64_t size = byoc_split_chunk_size(&p, BYOC_SPLIT_PANEL), channels = w->of.channels;
   const int64_t of_point = (int64_t)byoc_split_packed_bytes(&p) / 2;
   (void)scratch;
   for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
@@ -225,7 +217,7 @@ BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void
     const int64_t panel = block / p.chunks, chunk = block % p.chunks;
     const int64_t first = panel * BYOC_SPLIT_PANEL, begin = chunk * BYOC_TILE_DEPTH;
     const int64_t count = byoc_min(channels - begin, BYOC_TILE_DEPTH);
-    const int64_t columns = byoc_min(w->outputs - first, BYOC_SPLIT_PANEL);
+    const int64_t columns = byoc_min(w->of.outputs - first, BYOC_SPLIT_PANEL);
     const int64_t of_chunk = byoc_split_chunk_size(&p, columns);
     float points[BYOC_POINTS * kApart];
     if (count < BYOC_TILE_DEPTH) memset(points, 0, sizeof(points));
@@ -246,11 +238,6 @@ BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void
 
 /* params: byoc_winograd_params. data: the weights in the order outputs, channels, 3, 3, and what is
    made of them: point, panel of outputs, and the rest as in byoc_split_pack. */
-BYOC_FUNCTION int byoc_split_winograd_pack(const int64_t* params, void* const* data, void* scratch,
-                                           int threads, char* error) {
-  (void)error;
-  byoc_split_use_tiles();
-  return byoc_on_team(byoc_split_winograd_pack_on_thread, params, data, scratch, threads);
-}
+BYOC_KERNEL(split_winograd_pack, byoc_winograd_params, byoc_split_allow(threads))
 
 #endif /* BYOC_SPLIT_WINOGRAD_H_ */

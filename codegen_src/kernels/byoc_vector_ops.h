@@ -97,6 +97,19 @@ BYOC_INLINE void BYOC_NAME(store_some)(float* p, BYOC_VEC v, int lanes) {
 }
 #endif
 
+/* The sum of all lanes: halves are added until one is left. */
+BYOC_INLINE float BYOC_NAME(sum_lanes)(BYOC_VEC v) {
+#ifdef BYOC_SIMD_AVX512
+  const __m256 half = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 0),
+                                    _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1));
+#else
+  const __m256 half = (__m256)v;
+#endif
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
 /* x limited to [low, high]; a NaN stays. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(clip)(BYOC_VEC x, BYOC_VEC low, BYOC_VEC high) {
   return BYOC_NAME(min)(high, BYOC_NAME(max)(low, x));
@@ -255,22 +268,36 @@ BYOC_INLINE void BYOC_NAME(post_operations)(const byoc_post_op* op, int64_t coun
   }
 }
 
+/* Such vectors with their bias and post-operations, stored as results. */
+BYOC_INLINE void BYOC_NAME(finish_vectors)(const byoc_results* r, byoc_position at, int lanes,
+                                           const int all_rows, const int all_columns, int rows,
+                                           int columns, BYOC_VEC* o) {
+  const byoc_strides* s = &r->strides;
+  float* to = r->to + byoc_offset(s, &at);
+  if (r->bias != NULL) {
+    const BYOC_VEC bias = BYOC_NAME(load_some)(r->bias + at.channel, lanes);
+    for (int i = 0; i < all_rows * all_columns; ++i) o[i] += bias;
+  }
+  BYOC_NAME(post_operations)(r->post_ops, r->count, r->data, at, lanes, all_rows, all_columns, rows,
+                             columns, o);
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < columns; ++j) {
+      BYOC_NAME(store_some)(to + i * s->row + j * s->pixel, o[i * all_columns + j], lanes);
+    }
+  }
+}
+
 /* `count` neighbouring pixels from `at` on, of at most `all`. */
 BYOC_INLINE void BYOC_NAME(finish_pixels)(const int all, const byoc_results* r, const float* sums,
                                           int64_t step, int count, byoc_position at, int64_t end) {
   const float* from = sums - at.channel;
   for (; at.channel < end; at.channel += BYOC_LANES) {
     const int lanes = (int)byoc_min(end - at.channel, BYOC_LANES);
-    float* to = r->to + byoc_offset(&r->strides, &at);
     BYOC_VEC o[4];
     for (int i = 0; i < all; ++i) {
       o[i] = BYOC_NAME(load)(from + at.channel + (i < count ? i : 0) * step);
-      if (r->bias != NULL) o[i] += BYOC_NAME(load_some)(r->bias + at.channel, lanes);
     }
-    BYOC_NAME(post_operations)(r->post_ops, r->count, r->data, at, lanes, 1, all, 1, count, o);
-    for (int i = 0; i < count; ++i) {
-      BYOC_NAME(store_some)(to + i * r->strides.pixel, o[i], lanes);
-    }
+    BYOC_NAME(finish_vectors)(r, at, lanes, 1, all, 1, count, o);
   }
 }
 

@@ -2,19 +2,25 @@
    A tile of a product of matrices, whose sums stay in registers, and products of any size made of
    tiles. Included by byoc_vector.h, once per instruction set; no include guard. */
 
-/* Adds to the sums one column of `rows` rows of `a`, times one row of `panels` panels of `b`. */
-BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const float* a,
-                                         int64_t a_row, const float* b, int64_t b_panel,
-                                         BYOC_VEC (*sums)[4]) {
-  enum { kAhead = 512 };
-  const int vectors = 2 * panels;
-  BYOC_VEC w[4];
-  if (rows <= BYOC_FEW_ROWS) {
+/* What rows x vectors of sums begin with: numbers from memory, or zeros for NULL. */
+BYOC_INLINE void BYOC_NAME(begin_sums)(const int rows, const int vectors, const float* start,
+                                       int64_t start_row, BYOC_VEC (*sums)[4]) {
+  BYOC_UNROLL
+  for (int i = 0; i < rows; ++i) {
     BYOC_UNROLL
-    for (int j = 0; j < BYOC_PANEL; j += BYOC_CACHE_LINE_FLOATS) {
-      __builtin_prefetch(b + j + kAhead, 0, 2);
+    for (int j = 0; j < vectors; ++j) {
+      sums[i][j] = start == NULL ? BYOC_NAME(set)(0.f)
+                                 : BYOC_NAME(load)(start + i * start_row + j * BYOC_LANES);
     }
   }
+}
+
+/* Adds one step of the depth: a number of each row, `a_row` apart, times the vectors of weights at
+   `b`, two in each panel. */
+BYOC_INLINE void BYOC_NAME(add_step)(const int rows, const int vectors, const float* a,
+                                     int64_t a_row, const float* b, int64_t b_panel,
+                                     BYOC_VEC (*sums)[4]) {
+  BYOC_VEC w[4];
   BYOC_UNROLL
   for (int j = 0; j < vectors; ++j) {
     w[j] = BYOC_NAME(load)(b + (j / 2) * b_panel + (j % 2) * BYOC_LANES);
@@ -25,6 +31,20 @@ BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const
     BYOC_UNROLL
     for (int j = 0; j < vectors; ++j) sums[i][j] += x * w[j];
   }
+}
+
+/* The same for panels of weights that come from memory where the rows are few. */
+BYOC_INLINE void BYOC_NAME(product_step)(const int rows, const int panels, const float* a,
+                                         int64_t a_row, const float* b, int64_t b_panel,
+                                         BYOC_VEC (*sums)[4]) {
+  enum { kAhead = 512 };
+  if (rows <= BYOC_FEW_ROWS) {
+    BYOC_UNROLL
+    for (int j = 0; j < BYOC_PANEL; j += BYOC_CACHE_LINE_FLOATS) {
+      __builtin_prefetch(b + j + kAhead, 0, 2);
+    }
+  }
+  BYOC_NAME(add_step)(rows, 2 * panels, a, a_row, b, b_panel, sums);
 }
 
 /* Limits, curve and scale of an end, on rows x vectors of sums. */
@@ -82,14 +102,7 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
     }
   }
 #endif
-  BYOC_UNROLL
-  for (int i = 0; i < rows; ++i) {
-    BYOC_UNROLL
-    for (int j = 0; j < vectors; ++j) {
-      sums[i][j] = m->start == NULL ? BYOC_NAME(set)(0.f)
-                                    : BYOC_NAME(load)(m->start + i * m->start_row + j * BYOC_LANES);
-    }
-  }
+  BYOC_NAME(begin_sums)(rows, vectors, m->start, m->start_row, sums);
   if (fetches == BYOC_FETCH_IN_EACH_STEP) {
     const char* at = (const char*)next; /* more than once in the same line */
     for (int64_t k = 0; k < depth; ++k, at += pace) {

@@ -19,11 +19,7 @@
    the usual points 0, 1, -1, 2, -2 and infinity; those of n = 4 for 0, 1, -1 and infinity.
 
    A NaN or an infinity in the source changes all results of the tiles that read it, not its
-   neighbours only.
-
-   C99 that is C++17 as well, for GCC and Clang on x86-64: the library is built from this file, and
-   emitted source includes it. Compilers may contract a * b + c differently; the same compiler gives
-   the same bits. */
+   neighbours only. */
 #ifndef BYOC_WINOGRAD_H_
 #define BYOC_WINOGRAD_H_
 
@@ -33,22 +29,10 @@
 #define BYOC_BODY "byoc_winograd.h"
 #include "byoc_each_isa.h"
 
-BYOC_FUNCTION int byoc_winograd_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                          int64_t part, int64_t parts) {
-  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
-  BYOC_FOR_ISA(w->isa, winograd_run, (w, data, (float*)scratch, part, parts));
-  return BYOC_OK;
-}
-
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
- * post-operations, result. */
-BYOC_FUNCTION int byoc_winograd(const int64_t* params, void* const* data, void* scratch,
-                                int threads, char* error) {
-  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
-  (void)error;
-  return byoc_on_team(byoc_winograd_on_thread, params, data, scratch,
-                      byoc_min(threads, w->threads));
-}
+   post-operations, result. */
+BYOC_PARTS_FOR_ISA(winograd, byoc_winograd_params, p->of.isa)
+BYOC_KERNEL(winograd, byoc_winograd_params, p->of.threads)
 
 enum {
   BYOC_WINOGRAD_TOGETHER = 16, /* outputs that are transformed together; divides a panel */
@@ -80,14 +64,14 @@ BYOC_INLINE void byoc_winograd_transform_taps(const byoc_winograd_params* w, int
                                               const float (*g)[5], int64_t phase,
                                               const float* weights, int64_t apart, int64_t outputs,
                                               float* to, int64_t point) {
-  const int64_t n = byoc_winograd_side(w), stride = w->stride;
+  const int64_t n = byoc_winograd_side(w), stride = w->of.stride_x;
   float kernel[25][BYOC_WINOGRAD_TOGETHER] = {{0}}, half[5][BYOC_WINOGRAD_TOGETHER];
   for (int i = 0; i < taps; ++i) {
     for (int j = 0; j < taps; ++j) {
       const int64_t y = i * stride + phase / stride, x = j * stride + phase % stride;
-      if (y >= w->kernel || x >= w->kernel) continue; /* that phase has fewer */
+      if (y >= w->of.kernel_width || x >= w->of.kernel_width) continue; /* that phase has fewer */
       for (int64_t o = 0; o < outputs; ++o)
-        kernel[i * taps + j][o] = weights[o * apart + y * w->kernel + x];
+        kernel[i * taps + j][o] = weights[o * apart + y * w->of.kernel_width + x];
     }
   }
   for (int64_t i = 0; i < n; ++i) {
@@ -124,16 +108,16 @@ static inline void byoc_winograd_transform(const byoc_winograd_params* w, int64_
 BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* const* data,
                                                void* scratch, int64_t part, int64_t parts) {
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
-  const int64_t channels = w->channels, terms = byoc_winograd_terms(w);
-  const int64_t taps = w->kernel * w->kernel, points = byoc_winograd_points(w);
-  const int64_t panel = byoc_panel(w->isa), panels = (w->outputs + panel - 1) / panel;
+  const int64_t channels = w->of.channels, terms = byoc_winograd_terms(w);
+  const int64_t taps = w->of.kernel_width * w->of.kernel_width, points = byoc_winograd_points(w);
+  const int64_t panel = byoc_panel(w->of.isa), panels = (w->of.outputs + panel - 1) / panel;
   const int64_t blocks = (channels + BYOC_WINOGRAD_DEEP - 1) / BYOC_WINOGRAD_DEEP,
                 all = panels * blocks;
-  for (int64_t group = 0; group < w->groups; ++group) {
-    const float* weights = (const float*)data[0] + group * w->outputs * channels * taps;
+  for (int64_t group = 0; group < w->of.groups; ++group) {
+    const float* weights = (const float*)data[0] + group * w->of.outputs * channels * taps;
     float* packed = (float*)data[1] + group * byoc_winograd_packed_floats(w);
     if (w->late) {
-      const byoc_product_pack_params p = {w->isa, w->outputs, channels * 9, 1, channels * 9};
+      const byoc_product_pack_params p = {w->of.isa, w->of.outputs, channels * 9, 1, channels * 9};
       void* const of_group[] = {(void*)weights, packed};
       byoc_product_pack_on_thread((const int64_t*)&p, of_group, scratch, part, parts);
       continue;
@@ -142,12 +126,12 @@ BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* cons
       const int64_t first = item / blocks * panel, begin = item % blocks * BYOC_WINOGRAD_DEEP;
       const int64_t count = byoc_min(channels - begin, BYOC_WINOGRAD_DEEP);
       float transformed[36 * BYOC_WINOGRAD_POINT];
-      for (int64_t phase = 0; phase < w->stride * w->stride; ++phase) {
+      for (int64_t phase = 0; phase < w->of.stride_x * w->of.stride_x; ++phase) {
         for (int64_t o = 0; o < panel; o += BYOC_WINOGRAD_TOGETHER) {
           const int64_t left =
-              byoc_min(byoc_max(w->outputs - first - o, 0), BYOC_WINOGRAD_TOGETHER);
+              byoc_min(byoc_max(w->of.outputs - first - o, 0), BYOC_WINOGRAD_TOGETHER);
           const float* from =
-              weights + (byoc_min(first + o, w->outputs - 1) * channels + begin) * taps;
+              weights + (byoc_min(first + o, w->of.outputs - 1) * channels + begin) * taps;
           for (int64_t c = 0; c < count; ++c) {
             byoc_winograd_transform(w, phase, from + c * taps, channels * taps, left,
                                     transformed + c * panel + o, BYOC_WINOGRAD_POINT);
@@ -168,11 +152,7 @@ BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* cons
 /* params: as of byoc_winograd. data: the weights in the order groups, outputs, channels, rows,
    columns, and what is made of them, in panels: group, point, panel of outputs, phase, channel,
    output. */
-BYOC_FUNCTION int byoc_winograd_pack(const int64_t* params, void* const* data, void* scratch,
-                                     int threads, char* error) {
-  (void)error;
-  return byoc_on_team(byoc_winograd_pack_on_thread, params, data, scratch, threads);
-}
+BYOC_KERNEL(winograd_pack, byoc_winograd_params, threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
@@ -188,7 +168,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_points)(const byoc_winograd_para
   const int64_t v_row = byoc_row_floats(terms);
   const int64_t v_point = byoc_point_floats(v_rows, v_row);
   const int64_t product_point = byoc_point_floats(v_rows, product_row);
-  const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t all_panels = (w->of.outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
   const int64_t panel = terms * BYOC_PANEL;
   const int far = points * all_panels * panel * (int64_t)sizeof(float) > BYOC_NEAR_WEIGHTS;
@@ -270,10 +250,10 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_multiply_late)(const byoc_winograd_params
                                                       float* products, int64_t product_row,
                                                       float* u) {
   enum { kPoints = 36 };
-  const int64_t channels = w->channels, v_row = byoc_row_floats(channels);
+  const int64_t channels = w->of.channels, v_row = byoc_row_floats(channels);
   const int64_t v_point = byoc_point_floats(v_rows, v_row);
   const int64_t product_point = byoc_point_floats(v_rows, product_row);
-  const int64_t depth = byoc_winograd_depth(w->isa), step = byoc_winograd_step(w->isa);
+  const int64_t depth = byoc_winograd_depth(w->of.isa), step = byoc_winograd_step(w->of.isa);
   const int64_t steps = (channels + depth - 1) / depth;
   const byoc_passes passes = byoc_in_passes(v_rows, BYOC_ROWS);
   const float* weights = packed + first_panel * channels * 9 * BYOC_PANEL;
@@ -320,7 +300,7 @@ BYOC_INLINE void BYOC_NAME(winograd_results)(const byoc_winograd_params* w, int6
                                              int64_t panels, float* products, int64_t row, float* u,
                                              void* const* data) {
   const int64_t point = byoc_point_floats(count, row), begin = first * BYOC_PANEL;
-  const int64_t end = byoc_min(w->outputs, (first + panels) * BYOC_PANEL);
+  const int64_t end = byoc_min(w->of.outputs, (first + panels) * BYOC_PANEL);
   BYOC_NAME(winograd_multiply)(w, v, count, packed, first, panels, products, row, u);
   for (int64_t o = begin; o < end; o += BYOC_LANES) {
     const BYOC_NAME(winograd_result) result = BYOC_NAME(winograd_place)(w, group, o);
@@ -351,7 +331,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_outputs)(const byoc_winograd_params* w
     BYOC_NAME(winograd_next)(w, &t);
   }
   byoc_wait_for_team(team);
-  const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t all_panels = (w->of.outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const int64_t at_once = w->outputs_at_once / BYOC_PANEL;
   const int64_t row = byoc_row_floats(w->outputs_at_once);
   const int64_t end = all_panels * (thread + 1) / team;
@@ -370,7 +350,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
                                                  int64_t team) {
   const int64_t tiles = byoc_winograd_tiles(w), terms = byoc_winograd_terms(w);
   const int64_t v_row = byoc_row_floats(terms);
-  const int64_t all_panels = (w->outputs + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t all_panels = (w->of.outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const int64_t row = byoc_row_floats(all_panels * BYOC_PANEL);
   const int64_t begin = tiles * thread / team, own = tiles * (thread + 1) / team - begin;
   const int64_t blocks = (own + w->tiles_at_once - 1) / w->tiles_at_once;
@@ -391,21 +371,22 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(winograd_run)(const byoc_winograd_params* w, void* const* data,
-                                            float* scratch, int64_t thread, int64_t team) {
+BYOC_NO_INLINE void BYOC_NAME(winograd_part)(const byoc_winograd_params* w, void* const* data,
+                                             void* scratch, int64_t thread, int64_t team) {
+  float* const memory = (float*)scratch;
   const int64_t v_floats = byoc_winograd_source_floats(w);
   const int64_t m_floats = byoc_winograd_product_floats(w);
   const int64_t u_floats = byoc_winograd_late_floats(w);
-  float* u = scratch + byoc_winograd_scratch_bytes(w) / 4 - (thread + 1) * u_floats;
+  float* u = memory + byoc_winograd_scratch_bytes(w) / 4 - (thread + 1) * u_floats;
   const float* packed = (const float*)data[1];
-  for (int64_t group = 0; group < w->groups; ++group) {
+  for (int64_t group = 0; group < w->of.groups; ++group) {
     if (w->over_outputs) {
       /* Others may still read the source of the group before. */
       if (group > 0) byoc_wait_for_team(team);
-      BYOC_NAME(winograd_by_outputs)(w, group, packed, data, scratch,
-                                     scratch + v_floats + thread * m_floats, u, thread, team);
+      BYOC_NAME(winograd_by_outputs)(w, group, packed, data, memory,
+                                     memory + v_floats + thread * m_floats, u, thread, team);
     } else {
-      float* v = scratch + thread * (v_floats + m_floats);
+      float* v = memory + thread * (v_floats + m_floats);
       BYOC_NAME(winograd_by_tiles)(w, group, packed, data, v, v + v_floats, u, thread, team);
     }
     packed += byoc_winograd_packed_floats(w);

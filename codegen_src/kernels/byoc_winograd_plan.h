@@ -6,20 +6,13 @@
 
 #include "byoc_split_plan.h"
 
-/* The parameters of the kernel; the post-operations follow them. */
+/* The parameters of the kernel; the post-operations follow them. Kernels and strides are square,
+   and leave no holes. */
 typedef struct __attribute__((may_alias)) byoc_winograd_params {
-  int64_t isa;            /* byoc_isa */
-  int64_t m;              /* results per tile and axis: 4 or 2 */
-  int64_t kernel, stride; /* per axis */
-  int64_t images, groups, height, width;
-  int64_t channels, outputs; /* of a group */
-  int64_t out_height, out_width;
-  int64_t pad_top, pad_left;
-  byoc_strides src, dst;
-  int64_t has_bias, post_ops;
+  byoc_convolution of;
+  int64_t m;    /* results per tile and axis: 4 or 2 */
   int64_t late; /* F(4x4, 3x3): weights are packed as they are, and each call transforms them */
-  /* Set by byoc_winograd_plan: */
-  int64_t threads;       /* that there is scratch memory for */
+  /* Set by byoc_winograd_plan, as the threads are: */
   int64_t over_outputs;  /* threads share the transformed source and divide the outputs */
   int64_t tiles_at_once; /* over tiles: of a block */
   int64_t outputs_at_once;
@@ -27,7 +20,7 @@ typedef struct __attribute__((may_alias)) byoc_winograd_params {
 
 /* Weights per axis that a phase has, and the pixels of a tile and axis that it reads. */
 static inline int64_t byoc_winograd_taps(const byoc_winograd_params* w) {
-  return (w->kernel + w->stride - 1) / w->stride;
+  return (w->of.kernel_width + w->of.stride_x - 1) / w->of.stride_x;
 }
 static inline int64_t byoc_winograd_side(const byoc_winograd_params* w) {
   return w->m + byoc_winograd_taps(w) - 1;
@@ -38,11 +31,12 @@ static inline int64_t byoc_winograd_points(const byoc_winograd_params* w) {
 
 /* The length of the products at a point: the channels of all phases. */
 static inline int64_t byoc_winograd_terms(const byoc_winograd_params* w) {
-  return w->channels * w->stride * w->stride;
+  return w->of.channels * w->of.stride_x * w->of.stride_x;
 }
 
 static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
-  return w->images * ((w->out_height + w->m - 1) / w->m) * ((w->out_width + w->m - 1) / w->m);
+  return w->of.images * ((w->of.out_height + w->m - 1) / w->m) *
+         ((w->of.out_width + w->m - 1) / w->m);
 }
 
 /* Bytes of packed weights that rarely stay in the last cache between two calls. */
@@ -81,7 +75,7 @@ static inline int64_t byoc_winograd_step(int64_t isa) {
   return byoc_winograd_depth(isa) * byoc_panel(isa) + BYOC_CACHE_LINE_FLOATS;
 }
 static inline int64_t byoc_winograd_late_floats(const byoc_winograd_params* w) {
-  return w->late ? 36 * byoc_winograd_step(w->isa) : 0;
+  return w->late ? 36 * byoc_winograd_step(w->of.isa) : 0;
 }
 
 /* Bytes of V of all tiles, and whether they stay in the second-level cache while the groups of
@@ -99,10 +93,10 @@ static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int6
    that the weights are read once. */
 static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int64_t cache_bytes) {
   const int64_t points = byoc_winograd_points(w), terms = byoc_winograd_terms(w);
-  const int64_t panel = byoc_panel(w->isa);
+  const int64_t panel = byoc_panel(w->of.isa);
   const int64_t tiles = byoc_winograd_tiles(w);
-  w->threads = threads;
-  const int64_t outputs = byoc_round_up(w->outputs, panel);
+  w->of.threads = threads;
+  const int64_t outputs = byoc_round_up(w->of.outputs, panel);
   const int64_t weights = points * 4 * terms * outputs;
 
   /* Each block reads all weights, or transforms them. Measured with a second-level cache of 2 MB:
@@ -115,7 +109,7 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
   const int64_t room = w->late                                  ? cache_bytes / 2
                        : alone || weights > cache_bytes * 5 / 8 ? large
                                                                 : small;
-  const int64_t at_once = byoc_max(byoc_rows(w->isa), room / tile_bytes);
+  const int64_t at_once = byoc_max(byoc_rows(w->of.isa), room / tile_bytes);
   int64_t blocks = byoc_round_up((tiles + at_once - 1) / at_once, threads);
   blocks = byoc_min(blocks, tiles);
   w->tiles_at_once = (tiles + blocks - 1) / blocks;
@@ -140,7 +134,7 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
   const int64_t by_tiles = !w->late && weights <= cache_bytes * 3 / 4
                                ? 0
                                : each * blocks * (weights > BYOC_MANY_WEIGHTS ? 2 : 1);
-  const int64_t by_outputs = byoc_winograd_barrier_bytes(w->isa) + each +
+  const int64_t by_outputs = byoc_winograd_barrier_bytes(w->of.isa) + each +
                              (source > BYOC_MANY_WEIGHTS ? 4 * moved : moved * 3 / 2);
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
@@ -148,10 +142,10 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
 /* Floats of the packed weights of a group. */
 static inline int64_t byoc_winograd_packed_floats(const byoc_winograd_params* w) {
   return (w->late ? 9 : byoc_winograd_points(w)) * byoc_winograd_terms(w) *
-         byoc_round_up(w->outputs, byoc_panel(w->isa));
+         byoc_round_up(w->of.outputs, byoc_panel(w->of.isa));
 }
 static inline size_t byoc_winograd_packed_bytes(const byoc_winograd_params* w) {
-  return (size_t)(w->groups * byoc_winograd_packed_floats(w)) * 4;
+  return (size_t)(w->of.groups * byoc_winograd_packed_floats(w)) * 4;
 }
 
 static inline int64_t byoc_winograd_source_floats(const byoc_winograd_params* w) {
@@ -162,14 +156,15 @@ static inline int64_t byoc_winograd_source_floats(const byoc_winograd_params* w)
 static inline int64_t byoc_winograd_product_floats(const byoc_winograd_params* w) {
   const int64_t rows = w->over_outputs ? byoc_winograd_tiles(w) : w->tiles_at_once;
   const int64_t columns =
-      w->over_outputs ? w->outputs_at_once : byoc_round_up(w->outputs, byoc_panel(w->isa));
+      w->over_outputs ? w->outputs_at_once : byoc_round_up(w->of.outputs, byoc_panel(w->of.isa));
   return byoc_winograd_points(w) * byoc_point_floats(rows, byoc_row_floats(columns));
 }
 
 static inline size_t byoc_winograd_scratch_bytes(const byoc_winograd_params* w) {
-  const int64_t sources = w->over_outputs ? 1 : w->threads;
+  const int64_t sources = w->over_outputs ? 1 : w->of.threads;
   return (size_t)(sources * byoc_winograd_source_floats(w) +
-                  w->threads * (byoc_winograd_product_floats(w) + byoc_winograd_late_floats(w))) *
+                  w->of.threads *
+                      (byoc_winograd_product_floats(w) + byoc_winograd_late_floats(w))) *
          4;
 }
 
@@ -186,11 +181,11 @@ static inline byoc_split_params byoc_split_winograd_product(const byoc_winograd_
   byoc_split_params p;
   memset(&p, 0, sizeof(p));
   p.parts = BYOC_POINT_PARTS;
-  p.channels = w->channels;
-  p.outputs = w->outputs;
-  p.kernel_height = p.kernel_width = p.taps = 1;
-  p.stride_y = p.stride_x = p.dilation_y = p.dilation_x = 1;
-  p.filled = byoc_round_up(w->channels, BYOC_TILE_DEPTH);
+  p.of.channels = w->of.channels;
+  p.of.outputs = w->of.outputs;
+  p.of.kernel_height = p.of.kernel_width = p.taps = 1;
+  p.of.stride_y = p.of.stride_x = p.of.dilation_y = p.of.dilation_x = 1;
+  p.filled = byoc_round_up(w->of.channels, BYOC_TILE_DEPTH);
   p.chunks = p.filled / BYOC_TILE_DEPTH;
   p.depth = p.chunks <= kFewChunks ? p.filled : byoc_split_distance(p.chunks);
   return p;
@@ -202,7 +197,7 @@ static inline size_t byoc_split_winograd_packed_bytes(const byoc_winograd_params
 }
 
 static inline int64_t byoc_split_winograd_panels(const byoc_winograd_params* w) {
-  return (w->outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
+  return (w->of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
 }
 
 /* Rows of M in memory, which whole tiles of AMX write. */
@@ -212,7 +207,7 @@ static inline int64_t byoc_split_winograd_rows(int64_t tiles) {
 
 /* Floats of V at one point; of M for some panels of outputs; and of the parts of V at a point. */
 static inline int64_t byoc_split_winograd_source(const byoc_winograd_params* w, int64_t tiles) {
-  return tiles * byoc_round_up(w->channels, BYOC_AVX512_LANES) + BYOC_POINT_GAP;
+  return tiles * byoc_round_up(w->of.channels, BYOC_AVX512_LANES) + BYOC_POINT_GAP;
 }
 static inline int64_t byoc_split_winograd_sums(int64_t tiles, int64_t panels) {
   return byoc_split_winograd_rows(tiles) * panels * BYOC_SPLIT_PANEL + BYOC_POINT_GAP;
@@ -242,10 +237,10 @@ static inline int64_t byoc_split_winograd_group_floats(const byoc_winograd_param
 static inline size_t byoc_split_winograd_scratch_bytes(const byoc_winograd_params* w) {
   const int64_t tiles = byoc_winograd_tiles(w);
   if (!w->over_outputs) {
-    return (size_t)(w->threads * byoc_split_winograd_block_floats(w, w->tiles_at_once)) * 4;
+    return (size_t)(w->of.threads * byoc_split_winograd_block_floats(w, w->tiles_at_once)) * 4;
   }
   return (size_t)(BYOC_POINTS * byoc_split_winograd_source(w, tiles) +
-                  w->threads * byoc_split_winograd_group_floats(w)) *
+                  w->of.threads * byoc_split_winograd_group_floats(w)) *
          4;
 }
 
@@ -279,7 +274,7 @@ static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads
   const int64_t tiles = byoc_winograd_tiles(w), panels = byoc_split_winograd_panels(w);
   const int64_t weights = (int64_t)byoc_split_winograd_packed_bytes(w);
   int64_t least = -1;
-  w->threads = threads;
+  w->of.threads = threads;
   for (int64_t most = BYOC_TILE_ROWS;; most += BYOC_TILE_ROWS) {
     const int64_t blocks = byoc_round_up((tiles + most - 1) / most, threads);
     const int64_t at_once = (tiles + blocks - 1) / blocks, own = blocks / threads;

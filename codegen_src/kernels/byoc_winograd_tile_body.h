@@ -60,7 +60,8 @@ typedef struct BYOC_NAME(winograd_tile) {
 
 BYOC_INLINE BYOC_NAME(winograd_tile)
     BYOC_NAME(winograd_locate)(const byoc_winograd_params* w, int64_t tile) {
-  const int64_t across = (w->out_width + w->m - 1) / w->m, down = (w->out_height + w->m - 1) / w->m;
+  const int64_t across = (w->of.out_width + w->m - 1) / w->m,
+                down = (w->of.out_height + w->m - 1) / w->m;
   BYOC_NAME(winograd_tile) t;
   t.image = tile / (across * down);
   t.y = tile / across % down * w->m;
@@ -72,10 +73,10 @@ BYOC_INLINE BYOC_NAME(winograd_tile)
 BYOC_INLINE void BYOC_NAME(winograd_next)(const byoc_winograd_params* w,
                                           BYOC_NAME(winograd_tile) * t) {
   t->x += w->m;
-  if (t->x < w->out_width) return;
+  if (t->x < w->of.out_width) return;
   t->x = 0;
   t->y += w->m;
-  if (t->y < w->out_height) return;
+  if (t->y < w->of.out_height) return;
   t->y = 0;
   ++t->image;
 }
@@ -91,13 +92,14 @@ typedef struct BYOC_NAME(winograd_source) {
 BYOC_INLINE BYOC_NAME(winograd_source)
     BYOC_NAME(winograd_find)(const byoc_winograd_params* w, int64_t group, int64_t term,
                              void* const* data) {
-  const int64_t phase = w->stride == 1 ? 0 : term / w->channels;
-  const int64_t channel = term - phase * w->channels;
+  const int64_t phase = w->of.stride_x == 1 ? 0 : term / w->of.channels;
+  const int64_t channel = term - phase * w->of.channels;
   BYOC_NAME(winograd_source) s;
-  s.from = (const float*)data[0] + byoc_channel_offset(&w->src, group * w->channels + channel);
-  s.lanes = (int)byoc_min(BYOC_LANES, w->channels - channel);
-  s.top = phase / w->stride - w->pad_top;
-  s.left = phase % w->stride - w->pad_left;
+  s.from =
+      (const float*)data[0] + byoc_channel_offset(&w->of.src, group * w->of.channels + channel);
+  s.lanes = (int)byoc_min(BYOC_LANES, w->of.channels - channel);
+  s.top = phase / w->of.stride_x - w->of.pad_top;
+  s.left = phase % w->of.stride_x - w->of.pad_left;
   return s;
 }
 
@@ -105,15 +107,16 @@ BYOC_INLINE BYOC_NAME(winograd_source)
 BYOC_INLINE void BYOC_NAME(winograd_take_n)(const byoc_winograd_params* w, int n,
                                             const BYOC_NAME(winograd_source) * s,
                                             BYOC_NAME(winograd_tile) t, float* v, int64_t step) {
-  const int64_t stride = w->stride, row = stride * w->src.row, pixel = stride * w->src.pixel;
+  const int64_t stride = w->of.stride_x, row = stride * w->of.src.row,
+                pixel = stride * w->of.src.pixel;
   const int64_t top = t.y * stride + s->top, left = t.x * stride + s->left;
   const int64_t reach = (n - 1) * stride;
   /* Pixels outside of the image are never read, nor is their address made. */
-  const float* from = s->from + t.image * w->src.image;
+  const float* from = s->from + t.image * w->of.src.image;
   BYOC_VEC d[6], half[36];
-  if (s->lanes == BYOC_LANES && top >= 0 && left >= 0 && top + reach < w->height &&
-      left + reach < w->width) {
-    const float* at = from + top * w->src.row + left * w->src.pixel;
+  if (s->lanes == BYOC_LANES && top >= 0 && left >= 0 && top + reach < w->of.height &&
+      left + reach < w->of.width) {
+    const float* at = from + top * w->of.src.row + left * w->of.src.pixel;
     BYOC_UNROLL
     for (int j = 0; j < n; ++j) {
       BYOC_UNROLL
@@ -124,9 +127,10 @@ BYOC_INLINE void BYOC_NAME(winograd_take_n)(const byoc_winograd_params* w, int n
     for (int j = 0; j < n; ++j) {
       for (int i = 0; i < n; ++i) {
         const int64_t y = top + i * stride, x = left + j * stride;
-        const int inside = y >= 0 && y < w->height && x >= 0 && x < w->width;
-        d[i] = inside ? BYOC_NAME(load_some)(from + y * w->src.row + x * w->src.pixel, s->lanes)
-                      : BYOC_NAME(set)(0);
+        const int inside = y >= 0 && y < w->of.height && x >= 0 && x < w->of.width;
+        d[i] = inside
+                   ? BYOC_NAME(load_some)(from + y * w->of.src.row + x * w->of.src.pixel, s->lanes)
+                   : BYOC_NAME(set)(0);
       }
       BYOC_NAME(winograd_input)(n, d, 1, half + j, n);
     }
@@ -162,10 +166,10 @@ typedef struct BYOC_NAME(winograd_result) {
 BYOC_INLINE BYOC_NAME(winograd_result)
     BYOC_NAME(winograd_place)(const byoc_winograd_params* w, int64_t group, int64_t output) {
   BYOC_NAME(winograd_result) r;
-  r.output = group * w->outputs + output;
-  r.place = byoc_channel_offset(&w->dst, r.output);
-  r.lanes = (int)byoc_min(BYOC_LANES, w->outputs - output);
-  r.end = byoc_end_of((const byoc_post_op*)(w + 1), w->post_ops);
+  r.output = group * w->of.outputs + output;
+  r.place = byoc_channel_offset(&w->of.dst, r.output);
+  r.lanes = (int)byoc_min(BYOC_LANES, w->of.outputs - output);
+  r.end = byoc_end_of((const byoc_post_op*)(w + 1), w->of.post_ops);
   return r;
 }
 
@@ -176,19 +180,19 @@ BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m,
                                            const BYOC_NAME(winograd_result) * r,
                                            void* const* data) {
   const byoc_end* end = &r->end;
-  const int rows = (int)byoc_min(m, w->out_height - t.y),
-            columns = (int)byoc_min(m, w->out_width - t.x);
+  const int rows = (int)byoc_min(m, w->of.out_height - t.y),
+            columns = (int)byoc_min(m, w->of.out_width - t.x);
   const BYOC_VEC bias =
-      w->has_bias ? BYOC_NAME(load)((const float*)data[2] + r->output) : BYOC_NAME(set)(0);
-  const byoc_strides* of = &w->dst;
+      w->of.has_bias ? BYOC_NAME(load)((const float*)data[2] + r->output) : BYOC_NAME(set)(0);
+  const byoc_strides* of = &w->of.dst;
   const float* added = NULL;
   if (end->added != NULL) {
     of = &end->added->strides;
     added = (const float*)data[end->added->operand] + byoc_channel_offset(of, r->output) +
             t.image * of->image + t.y * of->row + t.x * of->pixel;
   }
-  float* to = (float*)data[2 + w->has_bias + (added != NULL)] + r->place + t.image * w->dst.image +
-              t.y * w->dst.row + t.x * w->dst.pixel;
+  float* to = (float*)data[2 + w->of.has_bias + (added != NULL)] + r->place +
+              t.image * w->of.dst.image + t.y * w->of.dst.row + t.x * w->of.dst.pixel;
   BYOC_UNROLL
   for (int i = 0; i < m; ++i) {
     if (i == rows) break;
@@ -204,7 +208,7 @@ BYOC_INLINE void BYOC_NAME(winograd_store)(const byoc_winograd_params* w, int m,
     BYOC_UNROLL
     for (int j = 0; j < m; ++j) {
       if (j == columns) break;
-      BYOC_NAME(store)(to + i * w->dst.row + j * w->dst.pixel, o[0][j]);
+      BYOC_NAME(store)(to + i * w->of.dst.row + j * w->of.dst.pixel, o[0][j]);
     }
   }
 }
@@ -215,11 +219,8 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
                                             BYOC_NAME(winograd_tile) t,
                                             const BYOC_NAME(winograd_result) * r,
                                             void* const* data) {
-  const byoc_post_op* post_ops = (const byoc_post_op*)(w + 1);
-  const int lanes = r->lanes;
-  const int64_t output = r->output;
-  const int rows = (int)byoc_min(m, w->out_height - t.y),
-            columns = (int)byoc_min(m, w->out_width - t.x);
+  const int rows = (int)byoc_min(m, w->of.out_height - t.y),
+            columns = (int)byoc_min(m, w->of.out_width - t.x);
   BYOC_VEC v[6], half[24], o[16];
   BYOC_UNROLL
   for (int j = 0; j < n; ++j) {
@@ -227,26 +228,16 @@ BYOC_INLINE void BYOC_NAME(winograd_give_m)(const byoc_winograd_params* w, int m
     for (int i = 0; i < n; ++i) v[i] = BYOC_NAME(load)(products + (i * n + j) * step);
     BYOC_NAME(winograd_output)(m, n, v, 1, half + j, n);
   }
-  if (r->end.fits && lanes == BYOC_LANES) {
+  if (r->end.fits && r->lanes == BYOC_LANES) {
     BYOC_NAME(winograd_store)(w, m, n, half, t, r, data);
     return;
   }
   BYOC_UNROLL
   for (int i = 0; i < m; ++i) BYOC_NAME(winograd_output)(m, n, half + i * n, 1, o + i * m, 1);
-  if (w->has_bias) {
-    const BYOC_VEC b = BYOC_NAME(load_some)((const float*)data[2] + output, lanes);
-    for (int i = 0; i < m * m; ++i) o[i] += b;
-  }
-  const byoc_position at = {t.image, t.y, t.x, output};
-  const byoc_results results =
-      byoc_results_of(post_ops, w->post_ops, data, 2 + w->has_bias, &w->dst);
-  BYOC_NAME(post_operations)(post_ops, w->post_ops, data, at, lanes, m, m, rows, columns, o);
-  float* to = results.to + byoc_offset(&w->dst, &at);
-  for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < columns; ++j) {
-      BYOC_NAME(store_some)(to + i * w->dst.row + j * w->dst.pixel, o[i * m + j], lanes);
-    }
-  }
+  const byoc_position at = {t.image, t.y, t.x, r->output};
+  byoc_results results = byoc_convolved(&w->of, (const byoc_post_op*)(w + 1), data);
+  if (w->of.has_bias) results.bias = (const float*)data[2];
+  BYOC_NAME(finish_vectors)(&results, at, r->lanes, m, m, rows, columns, o);
 }
 
 BYOC_NO_INLINE void BYOC_NAME(winograd_give)(const byoc_winograd_params* w, const float* products,

@@ -72,36 +72,35 @@ struct Convolution {
   }
 };
 
-/// The parameters of a kernel, with what all of them have in common and room for post-operations.
+/// The parameters of a kernel, which begin with those of the convolution, and room for
+/// post-operations.
 template <typename P>
 class Params {
  public:
-  explicit Params(const Convolution& c)
+  Params(const Convolution& c, byoc_isa isa)
       : numbers_((sizeof(P) + c.post_ops.size() * sizeof(byoc_post_op)) / sizeof(int64_t)) {
-    P& p = **this;
-    p.images = c.images;
-    p.channels = c.channels;
-    p.height = c.height;
-    p.width = c.width;
-    p.outputs = c.outputs;
-    p.out_height = c.OutHeight();
-    p.out_width = c.OutWidth();
-    p.pad_top = c.top;
-    p.pad_left = c.left;
-    p.src = c.Source();
-    p.dst = c.Result();
-    p.has_bias = c.bias;
-    p.post_ops = static_cast<int64_t>(c.post_ops.size());
-  }
-  /// The window, where it is a parameter.
-  void SetWindow(const Convolution& c) {
-    P& p = **this;
-    p.kernel_height = c.kernel_height;
-    p.kernel_width = c.kernel_width;
-    p.stride_y = c.stride_y;
-    p.stride_x = c.stride_x;
-    p.dilation_y = c.dilation_y;
-    p.dilation_x = c.dilation_x;
+    *reinterpret_cast<byoc_convolution*>(data()) = {isa,
+                                                    c.threads,
+                                                    c.images,
+                                                    c.groups,
+                                                    c.channels,
+                                                    c.height,
+                                                    c.width,
+                                                    c.outputs,
+                                                    c.OutHeight(),
+                                                    c.OutWidth(),
+                                                    c.kernel_height,
+                                                    c.kernel_width,
+                                                    c.stride_y,
+                                                    c.stride_x,
+                                                    c.dilation_y,
+                                                    c.dilation_x,
+                                                    c.top,
+                                                    c.left,
+                                                    c.Source(),
+                                                    c.Result(),
+                                                    c.bias,
+                                                    static_cast<int64_t>(c.post_ops.size())};
   }
   P& operator*() { return *reinterpret_cast<P*>(numbers_.data()); }
   P* operator->() { return &**this; }

@@ -23,11 +23,8 @@ struct Case : Convolution {
 };
 
 Outcome Run(const Convolution& c) {
-  Params<byoc_direct_params> p(c);
-  p.SetWindow(c);
-  p->groups = c.groups;
+  Params<byoc_direct_params> p(c, BYOC_AVX2);
   p->shuffle = c.shuffle;
-  p->threads = c.threads;
   return Convolve(c, &p,
                   {byoc_direct_pack, byoc_direct, byoc_direct_packed_bytes(&*p),
                    byoc_direct_scratch_bytes(&*p)});

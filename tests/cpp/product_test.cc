@@ -54,9 +54,7 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
   const auto rows = static_cast<size_t>(c.rows), columns = static_cast<size_t>(c.columns);
   const auto gap = static_cast<size_t>(c.gap);
-  const auto source = [&p](int64_t row) {  // where a row of the source begins
-    return row / p.line_rows * p.src_line + row % p.line_rows * p.src_row;
-  };
+  const auto source = [&p](int64_t row) { return byoc_product_place(&p, row); };
   Guarded src(static_cast<size_t>(source(c.rows - 1) + c.depth));
   Guarded dst(rows * static_cast<size_t>(p.dst_row) - gap);
   Guarded weights(columns * static_cast<size_t>(c.depth)), bias(columns);

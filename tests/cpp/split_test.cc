@@ -23,8 +23,7 @@ struct Case : Convolution {
 double Error(Case c, int64_t parts) {
   c.lanes = 16;
   c.src_gap = c.src == Layout::kChannelsLast ? c.gap : 0;
-  Params<byoc_split_params> p(c);
-  p.SetWindow(c);
+  Params<byoc_split_params> p(c, BYOC_AVX512);
   p->parts = parts;
   byoc_split_plan(&*p, c.threads, c.cache);
   const int64_t area = c.kernel_height * c.kernel_width;

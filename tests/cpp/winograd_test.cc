@@ -74,13 +74,9 @@ Case For(Case c, const Way& way) {
 }
 
 Outcome Run(const Convolution& c, const Way& way, int64_t cache, bool over_outputs) {
-  Params<byoc_winograd_params> w(c);
-  w->isa = way.isa;
+  Params<byoc_winograd_params> w(c, way.isa);
   w->m = way.m;
-  w->kernel = way.kernel;
-  w->stride = way.stride;
   w->late = way.late;
-  w->groups = c.groups;
   way.form->plan(&*w, c.threads, cache);
   w->over_outputs = over_outputs;
   return Convolve(
