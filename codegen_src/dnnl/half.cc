@@ -2,7 +2,7 @@
 // bfloat16 and float16 on CPUs where oneDNN does not have them: values are float32 there.
 #include "common/memory_plan.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_convert.h"
+#include "kernels/byoc_copy.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {

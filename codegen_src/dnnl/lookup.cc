@@ -4,7 +4,7 @@
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_convert.h"
+#include "kernels/byoc_copy.h"
 #include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {

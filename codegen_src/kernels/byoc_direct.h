@@ -53,7 +53,7 @@ static inline size_t byoc_direct_scratch_bytes(const byoc_direct_params* p) {
 #define BYOC_SIMD_AVX2
 #include "byoc_vector.h"
 #include "byoc_direct.h"
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #undef BYOC_SIMD_AVX2
 /* clang-format on */
 

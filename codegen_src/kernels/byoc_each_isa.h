@@ -6,14 +6,14 @@
 #define BYOC_SIMD_AVX2
 #include "byoc_vector.h"
 #include BYOC_BODY
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #undef BYOC_SIMD_AVX2
 #endif
 #if BYOC_ISAS & 2
 #define BYOC_SIMD_AVX512
 #include "byoc_vector.h"
 #include BYOC_BODY
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #undef BYOC_SIMD_AVX512
 #endif
 #undef BYOC_BODY

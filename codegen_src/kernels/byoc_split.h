@@ -293,7 +293,7 @@ BYOC_NO_INLINE void byoc_split_part(const byoc_split_params* p, int64_t thread, 
   _tile_release();
 }
 
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #undef BYOC_SIMD_AMX
 #undef BYOC_SIMD_AVX512
 

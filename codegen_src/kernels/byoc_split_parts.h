@@ -17,7 +17,7 @@
 /* clang-format off */
 #define BYOC_SIMD_AVX512
 #include "byoc_vector.h"
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #define BYOC_SIMD_AMX
 #include "byoc_vector.h"
 /* clang-format on */
@@ -277,7 +277,7 @@ BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const
   }
 }
 
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #undef BYOC_SIMD_AMX
 #undef BYOC_SIMD_AVX512
 

@@ -18,7 +18,7 @@
 #define BYOC_SIMD_AVX512
 #include "byoc_vector.h"
 #include "byoc_winograd_tile_body.h"
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #define BYOC_SIMD_AMX
 #include "byoc_vector.h"
 /* clang-format on */
@@ -173,7 +173,7 @@ BYOC_NO_INLINE void byoc_split_winograd_pack_chunk(const float* points, int64_t 
   }
 }
 
-#include "byoc_vector_end.h"
+#include "byoc_vector.h"
 #undef BYOC_SIMD_AMX
 #undef BYOC_SIMD_AVX512
 

@@ -1,8 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Vectors of one instruction set, a product of panels on them, and post-operations. Included by
+   Vectors of one instruction set, products and post-operations on them. Included by
    byoc_each_isa.h, behind BYOC_SIMD_AVX2 or BYOC_SIMD_AVX512, with BYOC_SIMD_AMX or BYOC_SIMD_VNNI
-   for these as well; no include guard. From here to byoc_vector_end.h all is compiled for that
-   instruction set, and optimised even where the rest of the file is not. */
+   for these as well; no include guard. From here to the next time that it is included all is
+   compiled for that instruction set, and optimised even where the rest of the file is not. */
+
+#ifdef BYOC_NAME /* that next time: takes back its macros and the instruction set */
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#undef BYOC_NAME
+#undef BYOC_LANES
+#undef BYOC_ROWS
+#undef BYOC_PAIR_ROWS
+#undef BYOC_PANEL
+#undef BYOC_VEC
+#undef BYOC_WIDE
+#undef BYOC_INTS
+#undef BYOC_LONGS
+#undef BYOC_OP
+#undef BYOC_CONVERT
+
+#else
 
 #include <immintrin.h>
 #include <math.h>
@@ -77,5 +97,6 @@
 #endif
 #include "byoc_vector_ops.h"
 #include "byoc_vector_tile.h"
-#include "byoc_vector_types.h"
+#endif
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
-   Vectors of floats, and post-operations on them. Included by byoc_vector.h, once per instruction
-   set; no include guard. */
+   Vectors of floats; of integers, for numbers that are loaded from bytes and stored in them; of
+   double and of unsigned integers of 64 bits, half as many as of float. Included by byoc_vector.h,
+   once per instruction set; no include guard. */
 
 typedef float BYOC_VEC __attribute__((vector_size(BYOC_LANES * 4)));
 
@@ -160,156 +161,146 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(gelu_tanh)(BYOC_VEC x) {
   return x * BYOC_NAME(logistic)(x * (1.59576912f + 0.0713548163f * x * x));
 }
 
-BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC_VEC x) {
-  const BYOC_VEC alpha = BYOC_NAME(set)(op->alpha), beta = BYOC_NAME(set)(op->beta),
-                 zero = BYOC_NAME(set)(0.f);
-  switch (kind) {
-    case BYOC_RELU:
-      return op->alpha == 0 ? BYOC_NAME(max)(zero, x) : BYOC_NAME(if_negative)(x, alpha * x);
-    case BYOC_CLIP:
-      return BYOC_NAME(clip)(x, alpha, beta);
-    case BYOC_LINEAR:
-      return alpha * x + beta;
-    case BYOC_ABS:
-      return BYOC_NAME(if_negative)(x, -x);
-    case BYOC_SQUARE:
-      return x * x;
-    case BYOC_HARDSIGMOID:
-      return BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f));
-    case BYOC_HARDSWISH:
-      return x * BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f));
-    case BYOC_LOGISTIC:
-      return BYOC_NAME(logistic)(x);
-    case BYOC_SWISH:
-      return x * BYOC_NAME(logistic)(alpha * x);
-    case BYOC_GELU_ERF:
-      return BYOC_NAME(gelu_erf)(x);
-    case BYOC_GELU_TANH:
-      return BYOC_NAME(gelu_tanh)(x);
-    case BYOC_ROUND:
-      return BYOC_NAME(round)(x);
-    default:
-      return x;
+BYOC_INLINE BYOC_INTS BYOC_NAME(load_ints)(const void* p) {
+  BYOC_INTS v;
+  memcpy(&v, p, sizeof(v));
+  return v;
+}
+BYOC_INLINE void BYOC_NAME(store_ints)(void* p, BYOC_INTS v) { memcpy(p, &v, sizeof(v)); }
+
+/* `lanes` bytes. A whole vector is read at once: what is copied in parts must be written before it
+   can be read, which takes longer than all that is done with it. */
+BYOC_INLINE __m128i BYOC_NAME(load_bytes)(const uint8_t* from, int lanes) {
+  uint8_t part[16] = {0};
+  if (lanes == BYOC_LANES) {
+#ifdef BYOC_SIMD_AVX512
+    return _mm_loadu_si128((const __m128i*)from);
+#else
+    return _mm_loadl_epi64((const __m128i*)from);
+#endif
   }
+  memcpy(part, from, (size_t)lanes);
+  return _mm_loadu_si128((const __m128i*)part);
 }
 
-BYOC_INLINE BYOC_VEC BYOC_NAME(binary)(int64_t kind, BYOC_VEC a, BYOC_VEC b) {
-  switch (kind) {
-    case BYOC_ADD:
-      return a + b;
-    case BYOC_SUB:
-      return a - b;
-    case BYOC_MUL:
-      return a * b;
-    case BYOC_DIV:
-      return a / b;
-    case BYOC_MAX:
-      return BYOC_NAME(max)(a, b);
-    case BYOC_MIN:
-      return BYOC_NAME(min)(a, b);
-    default:
-      return a;
-  }
-}
-
-/* A post-operation on rows x columns of the vectors `o`, of which there are all_rows x all_columns;
-   their first channel is `channel`. `operand`: all of it, from the first of the vectors on where it
-   has a number per element; NULL if there is none. */
-BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, int64_t channel,
-                                  int lanes, int all_rows, int all_columns, int rows, int columns,
-                                  BYOC_VEC* o) {
-  const int all = all_rows * all_columns;
-  if (operand == NULL) {
-#define BYOC_CASE(kind)                                                    \
-  case kind:                                                               \
-    for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(unary)(op, kind, o[i]); \
-    break;
-    switch (op->kind) {
-      BYOC_CASE(BYOC_RELU)
-      BYOC_CASE(BYOC_CLIP)
-      BYOC_CASE(BYOC_LINEAR)
-      BYOC_CASE(BYOC_ABS)
-      BYOC_CASE(BYOC_SQUARE)
-      BYOC_CASE(BYOC_HARDSIGMOID)
-      BYOC_CASE(BYOC_HARDSWISH)
-      BYOC_CASE(BYOC_LOGISTIC)
-      BYOC_CASE(BYOC_SWISH)
-      BYOC_CASE(BYOC_GELU_ERF)
-      BYOC_CASE(BYOC_GELU_TANH)
-      BYOC_CASE(BYOC_ROUND)
-      default:
-        break;
-    }
-#undef BYOC_CASE
-  } else if (op->form == BYOC_PER_ELEMENT) {
-    for (int i = 0; i < rows; ++i) {
-      for (int j = 0; j < columns; ++j) {
-        const float* p = operand + i * op->strides.row + j * op->strides.pixel;
-        const int at = i * all_columns + j;
-        o[at] = BYOC_NAME(binary)(op->kind, o[at], BYOC_NAME(load_some)(p, lanes));
-      }
-    }
+/* `lanes` numbers of any dtype, from position `at` on. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dtype, int lanes) {
+  int32_t ints[BYOC_LANES] = {0};
+  BYOC_VEC result;
+  if (dtype == BYOC_F32) return BYOC_NAME(load_some)((const float*)from + at, lanes);
+  if (dtype == BYOC_S32) {
+    memcpy(ints, (const int32_t*)from + at, (size_t)lanes * 4);
+    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, BYOC_NAME(load_ints)(ints));
   } else {
-    const BYOC_VEC b = op->form == BYOC_PER_CHANNEL ? BYOC_NAME(load_some)(operand + channel, lanes)
-                                                    : BYOC_NAME(set)(operand[0]);
-    for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(binary)(op->kind, o[i], b);
+    const __m128i b = BYOC_NAME(load_bytes)((const uint8_t*)from + at, lanes);
+    result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, dtype == BYOC_S8 ? BYOC_CONVERT(cvtepi8_epi32, b)
+                                                                  : BYOC_CONVERT(cvtepu8_epi32, b));
   }
+  return result;
 }
 
-/* All post-operations on such vectors, of which the first is at `at`. */
-BYOC_INLINE void BYOC_NAME(post_operations)(const byoc_post_op* op, int64_t count,
-                                            void* const* data, byoc_position at, int lanes,
-                                            int all_rows, int all_columns, int rows, int columns,
-                                            BYOC_VEC* o) {
-  for (const byoc_post_op* end = op + count; op < end; ++op) {
-    const float* operand = op->operand < 0 ? NULL : (const float*)data[op->operand];
-    if (op->form == BYOC_PER_ELEMENT) operand += byoc_offset(&op->strides, &at);
-    BYOC_NAME(apply)(op, operand, at.channel, lanes, all_rows, all_columns, rows, columns, o);
+/* Numbers of 32 bits: rounded to the nearest integer, ties to the even one, and saturated. */
+BYOC_INLINE void BYOC_NAME(store_as)(void* to, int64_t at, int64_t dtype, BYOC_VEC v, int lanes) {
+  if (dtype == BYOC_F32) {
+    BYOC_NAME(store_some)((float*)to + at, v, lanes);
+    return;
   }
+  const BYOC_VEC low = BYOC_NAME(set)(-2147483648.f), high = BYOC_NAME(set)(2147483520.f);
+  const BYOC_INTS ints = BYOC_CONVERT(cvtps_epi32, BYOC_NAME(clip)(v, low, high));
+  memcpy((int32_t*)to + at, &ints, (size_t)lanes * 4);
 }
 
-/* Such vectors with their bias and post-operations, stored as results. */
-BYOC_INLINE void BYOC_NAME(finish_vectors)(const byoc_results* r, byoc_position at, int lanes,
-                                           const int all_rows, const int all_columns, int rows,
-                                           int columns, BYOC_VEC* o) {
-  const byoc_strides* s = &r->strides;
-  float* to = r->to + byoc_offset(s, &at);
-  if (r->bias != NULL) {
-    const BYOC_VEC bias = BYOC_NAME(load_some)(r->bias + at.channel, lanes);
-    for (int i = 0; i < all_rows * all_columns; ++i) o[i] += bias;
-  }
-  BYOC_NAME(post_operations)(r->post_ops, r->count, r->data, at, lanes, all_rows, all_columns, rows,
-                             columns, o);
-  for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < columns; ++j) {
-      BYOC_NAME(store_some)(to + i * s->row + j * s->pixel, o[i * all_columns + j], lanes);
-    }
-  }
+/* Two panels, rounded likewise, plus `zero` (in 16 bits), saturated in bytes: one behind the other.
+ */
+BYOC_INLINE BYOC_INTS BYOC_NAME(narrow)(const BYOC_VEC o[4], BYOC_INTS zero, const int is_signed) {
+  const BYOC_VEC most = BYOC_NAME(set)(1e9f); /* of a larger one nothing is left in 32 bits */
+  BYOC_INTS n[4];
+  BYOC_UNROLL
+  for (int i = 0; i < 4; ++i) n[i] = BYOC_CONVERT(cvtps_epi32, BYOC_NAME(min)(most, o[i]));
+  const BYOC_INTS first = BYOC_OP(adds_epi16)(BYOC_OP(packs_epi32)(n[0], n[1]), zero);
+  const BYOC_INTS second = BYOC_OP(adds_epi16)(BYOC_OP(packs_epi32)(n[2], n[3]), zero);
+  const BYOC_INTS bytes =
+      is_signed ? BYOC_OP(packs_epi16)(first, second) : BYOC_OP(packus_epi16)(first, second);
+  /* In each part of 128 bits: four numbers of each vector. */
+#ifdef BYOC_SIMD_AVX512
+  return _mm512_maskz_permutexvar_epi32(
+      0xffff, _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0), bytes);
+#else
+  return _mm256_permutevar8x32_epi32(bytes, _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0));
+#endif
 }
 
-/* `count` neighbouring pixels from `at` on, of at most `all`. */
-BYOC_INLINE void BYOC_NAME(finish_pixels)(const int all, const byoc_results* r, const float* sums,
-                                          int64_t step, int count, byoc_position at, int64_t end) {
-  const float* from = sums - at.channel;
-  for (; at.channel < end; at.channel += BYOC_LANES) {
-    const int lanes = (int)byoc_min(end - at.channel, BYOC_LANES);
-    BYOC_VEC o[4];
-    for (int i = 0; i < all; ++i) {
-      o[i] = BYOC_NAME(load)(from + at.channel + (i < count ? i : 0) * step);
-    }
-    BYOC_NAME(finish_vectors)(r, at, lanes, 1, all, 1, count, o);
+/* Stores `columns` of each of two panels of bytes. */
+BYOC_INLINE void BYOC_NAME(store_panels)(uint8_t* first, uint8_t* second, BYOC_INTS bytes,
+                                         int64_t columns) {
+  if (columns == BYOC_PANEL) {
+#ifdef BYOC_SIMD_AVX512
+    _mm256_storeu_si256((__m256i*)first, _mm512_maskz_extracti64x4_epi64(0xff, bytes, 0));
+    _mm256_storeu_si256((__m256i*)second, _mm512_maskz_extracti64x4_epi64(0xff, bytes, 1));
+#else
+    _mm_storeu_si128((__m128i*)first, _mm256_castsi256_si128(bytes));
+    _mm_storeu_si128((__m128i*)second, _mm256_extracti128_si256(bytes, 1));
+#endif
+    return;
   }
+  uint8_t panels[2][BYOC_PANEL];
+  BYOC_NAME(store_ints)(panels, bytes);
+  memcpy(first, panels[0], (size_t)columns);
+  memcpy(second, panels[1], (size_t)columns);
 }
 
-/* The results of sums in memory, `step` from one pixel to the next: `count` neighbouring pixels
-   from `at` on, their channels up to `end`. There is room for whole vectors of sums. */
-BYOC_NO_INLINE void BYOC_NAME(finish_sums)(const byoc_results* r, const float* sums, int64_t step,
-                                           int64_t count, byoc_position at, int64_t end) {
-  for (int64_t i = 0; i < count; i += 4, at.x += 4, sums += 4 * step) {
-    if (count - i == 1) {
-      BYOC_NAME(finish_pixels)(1, r, sums, step, 1, at, end);
-    } else {
-      BYOC_NAME(finish_pixels)(4, r, sums, step, (int)byoc_min(count - i, 4), at, end);
-    }
-  }
+typedef double BYOC_WIDE __attribute__((vector_size(BYOC_LANES * 4)));
+typedef uint64_t BYOC_LONGS __attribute__((vector_size(BYOC_LANES * 4)));
+typedef int32_t BYOC_NAME(bits) __attribute__((vector_size(BYOC_LANES * 4)));
+
+#ifdef BYOC_SIMD_AVX512
+BYOC_INLINE BYOC_WIDE BYOC_NAME(set_wide)(double x) { return (BYOC_WIDE)_mm512_set1_pd(x); }
+BYOC_INLINE BYOC_LONGS BYOC_NAME(set_longs)(int64_t x) { return (BYOC_LONGS)_mm512_set1_epi64(x); }
+BYOC_INLINE BYOC_LONGS BYOC_NAME(shift_right)(BYOC_LONGS x, unsigned bits) {
+  return (BYOC_LONGS)_mm512_maskz_srli_epi64(0xff, (__m512i)x, bits);
+}
+/* The first or the second half of a vector; and both halves, rounded. */
+BYOC_INLINE BYOC_WIDE BYOC_NAME(widen)(BYOC_VEC x, const int half) {
+  const __m256 part = half ? _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 1)
+                           : _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 0);
+  return (BYOC_WIDE)_mm512_maskz_cvtps_pd(0xff, part);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(narrow_wide)(BYOC_WIDE low, BYOC_WIDE high) {
+  const __m512 first = _mm512_castps256_ps512(_mm512_maskz_cvtpd_ps(0xff, (__m512d)low));
+  const __m256 second = _mm512_maskz_cvtpd_ps(0xff, (__m512d)high);
+  return (BYOC_VEC)_mm512_maskz_insertf32x8(0xffff, first, second, 1);
+}
+#else
+BYOC_INLINE BYOC_WIDE BYOC_NAME(set_wide)(double x) { return (BYOC_WIDE)_mm256_set1_pd(x); }
+BYOC_INLINE BYOC_LONGS BYOC_NAME(set_longs)(int64_t x) { return (BYOC_LONGS)_mm256_set1_epi64x(x); }
+BYOC_INLINE BYOC_LONGS BYOC_NAME(shift_right)(BYOC_LONGS x, int bits) {
+  return (BYOC_LONGS)_mm256_srli_epi64((__m256i)x, bits);
+}
+BYOC_INLINE BYOC_WIDE BYOC_NAME(widen)(BYOC_VEC x, const int half) {
+  return (BYOC_WIDE)_mm256_cvtps_pd(half ? _mm256_extractf128_ps((__m256)x, 1)
+                                         : _mm256_castps256_ps128((__m256)x));
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(narrow_wide)(BYOC_WIDE low, BYOC_WIDE high) {
+  const __m256 first = _mm256_castps128_ps256(_mm256_cvtpd_ps((__m256d)low));
+  return (BYOC_VEC)_mm256_insertf128_ps(first, _mm256_cvtpd_ps((__m256d)high), 1);
+}
+#endif
+
+/* `a` where all bits are set, `b` where none is. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(pick)(BYOC_NAME(bits) where, BYOC_VEC a, BYOC_VEC b) {
+  return (BYOC_VEC)((where & (BYOC_NAME(bits))a) | (~where & (BYOC_NAME(bits))b));
+}
+
+/* Below 5/8 a polynomial, whose error is 1e-7 of the value; a NaN stays. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(tanh)(BYOC_VEC x) {
+  const BYOC_VEC one = BYOC_NAME(set)(1.f), size = BYOC_NAME(if_negative)(x, -x), z = x * x;
+  const BYOC_VEC twice = BYOC_NAME(min)(BYOC_NAME(set)(40.f), size + size);
+  const BYOC_VEC high = one - 2.f / (BYOC_NAME(exp)(twice) + one);
+  BYOC_VEC p = BYOC_NAME(set)(-0.0058807447f);
+  p = p * z + 0.0208065882f;
+  p = p * z - 0.0537947677f;
+  p = p * z + 0.133321553f;
+  p = p * z - 0.333333105f;
+  p = p * z * x + x;
+  return BYOC_NAME(pick)(size < 0.625f, p, BYOC_NAME(pick)(x < 0.f, -high, high));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
-   A tile of a product of matrices, whose sums stay in registers, and products of any size made of
-   tiles. Included by byoc_vector.h, once per instruction set; no include guard. */
+   How a product is computed: a tile of it, whose sums stay in registers; what becomes of these
+   there, or of sums in memory, before they are stored; and products of any size made of tiles.
+   Included by byoc_vector.h, once per instruction set; no include guard. */
 
 /* What rows x vectors of sums begin with: numbers from memory, or zeros for NULL. */
 BYOC_INLINE void BYOC_NAME(begin_sums)(const int rows, const int vectors, const float* start,
@@ -147,32 +148,22 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const byoc_matrices
   case 16 * n + r:                                \
     BYOC_NAME(product_rows)(r, n, 0, m, NULL, 0); \
     break;
+#define BYOC_CASES(a, b, c, n) BYOC_CASE(a, n) BYOC_CASE(b, n) BYOC_CASE(c, n)
   switch (16 * panels + rows) { /* constants in each, so that the sums stay in registers */
-    BYOC_CASE(1, 1)
-    BYOC_CASE(2, 1)
-    BYOC_CASE(3, 1)
-    BYOC_CASE(4, 1)
-    BYOC_CASE(5, 1)
-    BYOC_CASE(6, 1)
+    BYOC_CASES(1, 2, 3, 1)
+    BYOC_CASES(4, 5, 6, 1)
 #ifdef BYOC_SIMD_AVX512
-    BYOC_CASE(1, 2)
-    BYOC_CASE(2, 2)
-    BYOC_CASE(7, 1)
-    BYOC_CASE(8, 1)
-    BYOC_CASE(9, 1)
-    BYOC_CASE(10, 1)
-    BYOC_CASE(11, 1)
-    BYOC_CASE(12, 1)
+    BYOC_CASES(7, 8, 9, 1)
+    BYOC_CASES(10, 11, 12, 1)
     BYOC_CASE(13, 1)
     BYOC_CASE(14, 1)
-    BYOC_CASE(3, 2)
-    BYOC_CASE(4, 2)
-    BYOC_CASE(5, 2)
-    BYOC_CASE(6, 2)
+    BYOC_CASES(1, 2, 3, 2)
+    BYOC_CASES(4, 5, 6, 2)
 #endif
     default:
       break;
   }
+#undef BYOC_CASES
 #undef BYOC_CASE
 }
 
@@ -239,6 +230,160 @@ BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const byoc_ma
         BYOC_NAME(product)((int)present, (int)count, &part);
       }
       byoc_move(&part, present, 0);
+    }
+  }
+}
+
+BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC_VEC x) {
+  const BYOC_VEC alpha = BYOC_NAME(set)(op->alpha), beta = BYOC_NAME(set)(op->beta),
+                 zero = BYOC_NAME(set)(0.f);
+  switch (kind) {
+    case BYOC_RELU:
+      return op->alpha == 0 ? BYOC_NAME(max)(zero, x) : BYOC_NAME(if_negative)(x, alpha * x);
+    case BYOC_CLIP:
+      return BYOC_NAME(clip)(x, alpha, beta);
+    case BYOC_LINEAR:
+      return alpha * x + beta;
+    case BYOC_ABS:
+      return BYOC_NAME(if_negative)(x, -x);
+    case BYOC_SQUARE:
+      return x * x;
+    case BYOC_HARDSIGMOID:
+      return BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f));
+    case BYOC_HARDSWISH:
+      return x * BYOC_NAME(clip)(alpha * x + beta, zero, BYOC_NAME(set)(1.f));
+    case BYOC_LOGISTIC:
+      return BYOC_NAME(logistic)(x);
+    case BYOC_SWISH:
+      return x * BYOC_NAME(logistic)(alpha * x);
+    case BYOC_GELU_ERF:
+      return BYOC_NAME(gelu_erf)(x);
+    case BYOC_GELU_TANH:
+      return BYOC_NAME(gelu_tanh)(x);
+    case BYOC_ROUND:
+      return BYOC_NAME(round)(x);
+    default:
+      return x;
+  }
+}
+
+BYOC_INLINE BYOC_VEC BYOC_NAME(binary)(int64_t kind, BYOC_VEC a, BYOC_VEC b) {
+  switch (kind) {
+    case BYOC_ADD:
+      return a + b;
+    case BYOC_SUB:
+      return a - b;
+    case BYOC_MUL:
+      return a * b;
+    case BYOC_DIV:
+      return a / b;
+    case BYOC_MAX:
+      return BYOC_NAME(max)(a, b);
+    case BYOC_MIN:
+      return BYOC_NAME(min)(a, b);
+    default:
+      return a;
+  }
+}
+
+/* A post-operation on rows x columns of the vectors `o`, of which there are all_rows x all_columns;
+   their first channel is `channel`. `operand`: all of it, from the first of the vectors on where it
+   has a number per element; NULL if there is none. */
+BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, int64_t channel,
+                                  int lanes, int all_rows, int all_columns, int rows, int columns,
+                                  BYOC_VEC* o) {
+  const int all = all_rows * all_columns;
+  if (operand == NULL) {
+#define BYOC_CASE(kind)                                                    \
+  case kind:                                                               \
+    for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(unary)(op, kind, o[i]); \
+    break;
+    switch (op->kind) {
+      BYOC_CASE(BYOC_RELU)
+      BYOC_CASE(BYOC_CLIP)
+      BYOC_CASE(BYOC_LINEAR)
+      BYOC_CASE(BYOC_ABS)
+      BYOC_CASE(BYOC_SQUARE)
+      BYOC_CASE(BYOC_HARDSIGMOID)
+      BYOC_CASE(BYOC_HARDSWISH)
+      BYOC_CASE(BYOC_LOGISTIC)
+      BYOC_CASE(BYOC_SWISH)
+      BYOC_CASE(BYOC_GELU_ERF)
+      BYOC_CASE(BYOC_GELU_TANH)
+      BYOC_CASE(BYOC_ROUND)
+      default:
+        break;
+    }
+#undef BYOC_CASE
+  } else if (op->form == BYOC_PER_ELEMENT) {
+    for (int i = 0; i < rows; ++i) {
+      for (int j = 0; j < columns; ++j) {
+        const float* p = operand + i * op->strides.row + j * op->strides.pixel;
+        const int at = i * all_columns + j;
+        o[at] = BYOC_NAME(binary)(op->kind, o[at], BYOC_NAME(load_some)(p, lanes));
+      }
+    }
+  } else {
+    const BYOC_VEC b = op->form == BYOC_PER_CHANNEL ? BYOC_NAME(load_some)(operand + channel, lanes)
+                                                    : BYOC_NAME(set)(operand[0]);
+    for (int i = 0; i < all; ++i) o[i] = BYOC_NAME(binary)(op->kind, o[i], b);
+  }
+}
+
+/* All post-operations on such vectors, of which the first is at `at`. */
+BYOC_INLINE void BYOC_NAME(post_operations)(const byoc_post_op* op, int64_t count,
+                                            void* const* data, byoc_position at, int lanes,
+                                            int all_rows, int all_columns, int rows, int columns,
+                                            BYOC_VEC* o) {
+  for (const byoc_post_op* end = op + count; op < end; ++op) {
+    const float* operand = op->operand < 0 ? NULL : (const float*)data[op->operand];
+    if (op->form == BYOC_PER_ELEMENT) operand += byoc_offset(&op->strides, &at);
+    BYOC_NAME(apply)(op, operand, at.channel, lanes, all_rows, all_columns, rows, columns, o);
+  }
+}
+
+/* Such vectors with their bias and post-operations, stored as results. */
+BYOC_INLINE void BYOC_NAME(finish_vectors)(const byoc_results* r, byoc_position at, int lanes,
+                                           const int all_rows, const int all_columns, int rows,
+                                           int columns, BYOC_VEC* o) {
+  const byoc_strides* s = &r->strides;
+  float* to = r->to + byoc_offset(s, &at);
+  if (r->bias != NULL) {
+    const BYOC_VEC bias = BYOC_NAME(load_some)(r->bias + at.channel, lanes);
+    for (int i = 0; i < all_rows * all_columns; ++i) o[i] += bias;
+  }
+  BYOC_NAME(post_operations)(r->post_ops, r->count, r->data, at, lanes, all_rows, all_columns, rows,
+                             columns, o);
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < columns; ++j) {
+      BYOC_NAME(store_some)(to + i * s->row + j * s->pixel, o[i * all_columns + j], lanes);
+    }
+  }
+}
+
+/* `count` neighbouring pixels from `at` on, of at most `all`. */
+BYOC_INLINE void BYOC_NAME(finish_pixels)(const int all, const byoc_results* r, const float* sums,
+                                          int64_t step, int count, byoc_position at, int64_t end) {
+  const float* from = sums - at.channel;
+  for (; at.channel < end; at.channel += BYOC_LANES) {
+    const int lanes = (int)byoc_min(end - at.channel, BYOC_LANES);
+    BYOC_VEC o[4];
+    for (int i = 0; i < all; ++i) {
+      o[i] = BYOC_NAME(load)(from + at.channel + (i < count ? i : 0) * step);
+    }
+    BYOC_NAME(finish_vectors)(r, at, lanes, 1, all, 1, count, o);
+  }
+}
+
+/* The results of sums in memory, `step` from one pixel to the next: `count` neighbouring pixels
+   from `at` on, their channels up to `end`. There is room for whole vectors of sums. */
+BYOC_NO_INLINE void BYOC_NAME(finish_sums)(const byoc_results* r, const float* sums, int64_t step,
+                                           int64_t count, byoc_position at, int64_t end) {
+  for (int64_t i = 0; i < count; i += 4, at.x += 4, sums += 4 * step) {
+    if (count - i == 1) {
+      BYOC_NAME(finish_pixels)(1, r, sums, step, 1, at, end);
+    } else {
+      BYOC_NAME(finish_pixels)(4, r, sums, step, (int)byoc_min(count - i, 4), at, end);
     }
   }
 }

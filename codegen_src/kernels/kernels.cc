@@ -5,7 +5,6 @@
 #include "byoc_batch_norm.h"
 #include "byoc_compressed_matmul.h"
 #include "byoc_compressed_plan.h"
-#include "byoc_convert.h"
 #include "byoc_copy.h"
 #include "byoc_direct.h"
 #include "byoc_groups.h"
@@ -30,18 +29,18 @@ const Kernel kBatchNorm = {"batch_norm", "batch_norm", byoc_batch_norm};
 const Kernel kBatchNormProduct = {"batch_norm_product", "batch_norm", byoc_batch_norm_product};
 const Kernel kCompressedMatmul = {"compressed_matmul", "compressed_matmul", byoc_compressed_matmul};
 const Kernel kCompressedPack = {"compressed_pack", "compressed_plan", byoc_compressed_pack};
-const Kernel kConvert = {"convert", "convert", byoc_convert};
+const Kernel kConvert = {"convert", "copy", byoc_convert};
 const Kernel kDirect = {"direct", "direct", byoc_direct};
 const Kernel kDirectPack = {"direct_pack", "direct", byoc_direct_pack, true};
 const Kernel kFill = {"fill", "copy", byoc_fill};
-const Kernel kFlush = {"flush", "convert", byoc_flush};
+const Kernel kFlush = {"flush", "copy", byoc_flush};
 const Kernel kGather = {"gather", "copy", byoc_gather};
 const Kernel kGroups = {"groups", "groups", byoc_groups};
 const Kernel kGroupsPack = {"groups_pack", "groups", byoc_groups_pack, true};
 const Kernel kInteger = {"integer", "integer", byoc_integer};
 const Kernel kIntegerPack = {"integer_pack", "integer_plan", byoc_integer_pack};
 const Kernel kLog = {"log", "normalize", byoc_log};
-const Kernel kLookup = {"lookup", "convert", byoc_lookup};
+const Kernel kLookup = {"lookup", "copy", byoc_lookup};
 const Kernel kNormalize = {"normalize", "normalize", byoc_normalize};
 const Kernel kProduct = {"product", "product", byoc_product};
 const Kernel kProductPack = {"product_pack", "product", byoc_product_pack, true};

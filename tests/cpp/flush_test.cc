@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/byoc_convert.h"
+#include "kernels/byoc_copy.h"
 
 namespace {
 
