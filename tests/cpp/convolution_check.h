@@ -154,15 +154,20 @@ Outcome Convolve(const Convolution& c, Params<P>* params, const Kernel& kernel,
 
   const Window window = {c.height,   c.width,      c.kernel_height, c.kernel_width, c.stride_y,
                          c.stride_x, c.dilation_y, c.dilation_x,    c.top,          c.left};
+  std::vector<int64_t> places;  // of the channels of all groups, in a pixel
+  for (int64_t channel = 0; channel < c.groups * c.channels; ++channel) {
+    places.push_back(byoc_channel_offset(&of_src, c.Channel(channel)));
+  }
   Outcome outcome;
   Comparison results(dst);
   const auto expect = [&](int64_t n, int64_t y, int64_t x, int64_t o, int64_t at) {
     double sum = c.bias ? bias.data()[o] : 0, absolute = std::abs(sum);
     ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+      const float* pixel = src.data() + n * of_src.image + sy * of_src.row + sx * of_src.pixel;
+      const int64_t* place = &places[static_cast<size_t>(o / c.outputs * c.channels)];
       for (int64_t k = 0; k < c.channels; ++k) {
-        const int64_t channel = c.Channel(o / c.outputs * c.channels + k);
-        const double product = static_cast<double>(src.data()[Offset(of_src, n, sy, sx, channel)]) *
-                               weights.data()[c.Weight(o, k, i, j)];
+        const double product =
+            static_cast<double>(pixel[place[k]]) * weights.data()[c.Weight(o, k, i, j)];
         sum += product;
         absolute += std::abs(product);
       }

@@ -28,7 +28,7 @@ Outcome Run(Convolution c, byoc_isa isa) {
   c.lanes = byoc_lanes(isa);
   if (!c.change) {  // no large sums
     const int64_t weights = c.groups * c.outputs * c.Taps();
-    const float most = std::min(1.f, 4 / std::sqrt(static_cast<float>(c.Taps())));
+    const float most = std::min(1.f, 3 / std::sqrt(static_cast<float>(c.Taps())));
     c.change = [=](float*, float* w) {
       std::for_each(w, w + weights, [=](float& weight) { weight *= most; });
     };
