@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/op_desc.h"
 
-#include <numeric>
+#include <utility>
 
 #include "dnnl/descriptor_cache.h"
 #include "dnnl/primitives.h"
@@ -43,11 +43,10 @@ PrimitiveDesc Ask(const OpDesc& op, const dnnl::engine& engine) {
   return result;
 }
 
-/// Images of one column have the same bytes as images of one row, and oneDNN's loops over results
-/// that share weights go along a row.
+/// oneDNN's loops over results that share weights go along a row.
 PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
-  if (const std::optional<OpDesc> rows = AlongRows(op)) {
-    if (PrimitiveDesc turned = Ask(*rows, engine).Turned()) return turned;
+  if (const std::optional<OpDesc> row = AlongRows(op)) {
+    if (PrimitiveDesc answer = Ask(*row, engine).About(op)) return answer;
   }
   return Ask(op, engine);
 }
@@ -67,42 +66,41 @@ constexpr size_t kImageRank = 4;
 
 }  // namespace
 
-std::optional<MemoryDesc> Turned(const MemoryDesc& md) {
-  const size_t rank = md.get_dims().size();
-  if (rank < kImageRank) return md;  // of channels alone
-  std::vector<int> axes(rank);
-  std::iota(axes.begin(), axes.end(), 0);
-  std::swap(axes[rank - 2], axes[rank - 1]);
-  const MemoryDesc turned = md.permute_axes(axes, /*allow_empty=*/true);
-  return turned ? std::optional(turned) : std::nullopt;
+std::optional<MemoryDesc> InOneRow(const MemoryDesc& md) {
+  Dims dims = md.get_dims();
+  if (dims.size() < kImageRank) return md;  // of channels alone
+  dims.back() *= std::exchange(dims[dims.size() - 2], 1);
+  const MemoryDesc flat = md.reshape(dims, /*allow_empty=*/true);
+  return flat ? std::optional(flat) : std::nullopt;
 }
 
 std::optional<OpDesc> AlongRows(const OpDesc& op) {
+  constexpr int64_t kShort = 8;
   if (op.kind != dnnl::primitive::kind::convolution &&
       op.kind != dnnl::primitive::kind::deconvolution)
     return std::nullopt;
-  const auto is_column = [&](int arg) {
-    const Dims dims = op.Find(arg)->md.get_dims();
-    return dims.size() >= kImageRank && dims.back() == 1;
-  };
   const Dims out = op.Find(DNNL_ARG_DST)->md.get_dims();
-  if (op.strides.size() != 2 || out[2] == 1 || op.pad_begin[1] != 0 || op.pad_end[1] != 0 ||
-      !is_column(DNNL_ARG_SRC) || !is_column(DNNL_ARG_WEIGHTS) || !is_column(DNNL_ARG_DST))
+  const int64_t width = out.back();
+  if (op.strides.size() != 2 || out[2] == 1 || width >= kShort || op.pad_begin[1] != 0 ||
+      op.pad_end[1] != 0 || op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().back() != 1 ||
+      op.Find(DNNL_ARG_SRC)->md.get_dims().back() != width || (width > 1 && op.strides[0] > 1))
     return std::nullopt;
-  OpDesc turned = op;
-  for (Dims* dims : {&turned.strides, &turned.dilates, &turned.pad_begin, &turned.pad_end})
-    std::swap(dims->front(), dims->back());
+  OpDesc flat = op;
+  flat.strides = {1, op.strides[0]};
+  flat.dilates = {0, (op.dilates[0] + 1) * width - 1};  // oneDNN counts the holes
+  flat.pad_begin = {0, op.pad_begin[0] * width};
+  flat.pad_end = {0, op.pad_end[0] * width};
   std::vector<MemoryDesc*> layouts;
-  for (OpArg& arg : turned.args) layouts.push_back(&arg.md);
-  for (PostOpDesc& post_op : turned.post_ops) {
+  for (OpArg& arg : flat.args) layouts.push_back(&arg.md);
+  for (PostOpDesc& post_op : flat.post_ops) {
     if (post_op.kind == PostOpDesc::Kind::kBinary) layouts.push_back(&post_op.md);
   }
   for (MemoryDesc* md : layouts) {
-    const std::optional<MemoryDesc> other = Turned(*md);
-    if (!other) return std::nullopt;
-    *md = *other;
+    const std::optional<MemoryDesc> row = InOneRow(*md);
+    if (!row) return std::nullopt;
+    *md = *row;
   }
-  return turned;
+  return flat;
 }
 
 const OpArg* OpDesc::Find(int arg) const { return FindArg(args, arg); }
@@ -135,15 +133,24 @@ PrimitiveDesc PrimitiveDesc::Named(const std::string& impl) const {
   return result;
 }
 
-PrimitiveDesc PrimitiveDesc::Turned() const {
+PrimitiveDesc PrimitiveDesc::About(const OpDesc& op) const {
   if (answer_ == nullptr) return {};
   auto answer = std::make_shared<Answer>(*answer_);
-  for (auto& [arg, md] : answer->args) {
-    const std::optional<MemoryDesc> turned = tvm_byoc_dnnl::Turned(md);
-    if (!turned) return {};
-    md = *turned;
+  const auto has_dims_of = [&](int arg, const MemoryDesc& like) {
+    for (auto& [known, md] : answer->args) {
+      if (known == arg && !(md = md.reshape(like.get_dims(), /*allow_empty=*/true))) return false;
+    }
+    return true;
+  };
+  for (const OpArg& arg : op.args) {
+    if (!has_dims_of(arg.arg, arg.md)) return {};
   }
-  answer->is_turned = !answer->is_turned;
+  for (size_t i = 0; i < op.post_ops.size(); ++i) {
+    const PostOpDesc& post_op = op.post_ops[i];
+    if (post_op.kind == PostOpDesc::Kind::kBinary && !has_dims_of(PostOpArg(i), post_op.md))
+      return {};
+  }
+  answer->is_in_one_row = !answer->is_in_one_row;
   PrimitiveDesc result;
   result.answer_ = std::move(answer);
   return result;

@@ -57,12 +57,12 @@ struct OpDesc {
   OpArg* Find(int arg);
 };
 
-/// Height and width of an image or its weights in place of each other; nothing for a form that
-/// oneDNN keeps to itself.
-std::optional<MemoryDesc> Turned(const MemoryDesc& md);
+/// The rows of an image or its weights one after the other; nothing for a form that oneDNN keeps to
+/// itself.
+std::optional<MemoryDesc> InOneRow(const MemoryDesc& md);
 
-/// A convolution of images that are one column, as one of images that are one row; nothing for any
-/// other operation.
+/// A convolution along the columns of images with short rows, as one along the one row that has
+/// the same pixels in the same order; nothing for any other operation.
 std::optional<OpDesc> AlongRows(const OpDesc& op);
 
 /// Tells `attr` all that is set in the attributes of the primitive, in the order of oneDNN's calls:
@@ -100,11 +100,11 @@ class PrimitiveDesc {
   /// The same answer with another name of its implementation.
   PrimitiveDesc Named(const std::string& impl) const;
 
-  /// The same answer with height and width of each layout in place of each other; empty where one
-  /// is a form of weights that oneDNN keeps to itself.
-  PrimitiveDesc Turned() const;
+  /// The answer about an operation AlongRows as one about the operation itself, or the reverse,
+  /// with layouts of its shapes; empty where weights have a form that oneDNN keeps to itself.
+  PrimitiveDesc About(const OpDesc& op) const;
   /// Whether oneDNN was asked about the operation AlongRows.
-  bool IsTurned() const { return answer_->is_turned; }
+  bool IsInOneRow() const { return answer_->is_in_one_row; }
 
   const_dnnl_primitive_desc_t get() const;
   const std::string& impl() const { return answer_->impl; }
@@ -116,7 +116,7 @@ class PrimitiveDesc {
     dnnl::primitive_desc_base pd;
     std::string impl;
     std::vector<std::pair<int, MemoryDesc>> args;
-    bool is_turned = false;
+    bool is_in_one_row = false;
   };
   std::shared_ptr<const Answer> answer_;
 };

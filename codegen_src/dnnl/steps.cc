@@ -61,10 +61,10 @@ void Lowering::EmitPrimitive(Candidate choice, const std::optional<Place>& place
   }
   const int output = choice.op.Find(DNNL_ARG_DST)->value;
   args.push_back({DNNL_ARG_DST, PlaceResult(output, place, choice.pd.Arg(DNNL_ARG_DST))});
-  if (choice.pd.IsTurned()) {  // the step is what oneDNN was asked about
+  if (choice.pd.IsInOneRow()) {  // the step is what oneDNN was asked about
     choice.op = AlongRows(choice.op).value();
-    choice.pd = choice.pd.Turned();
-    for (StepArg& arg : args) arg.place.md = Turned(arg.place.md).value();
+    choice.pd = choice.pd.About(choice.op);
+    for (StepArg& arg : args) arg.place.md = InOneRow(arg.place.md).value();
   }
   AddStep(std::move(choice), std::move(args), /*conversion=*/false);
 }

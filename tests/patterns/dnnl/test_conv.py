@@ -42,6 +42,11 @@ def cases(d):
         yield "column-of-pixels", conv(d, padding=[2, 0]), (1, 1, 19, 1), (1, 1, 5, 1)
         yield "column-padded", conv(d, padding=1), (1, 3, 19, 1), (5, 3, 3, 3)
         yield "column-channels-last", conv(d, data_layout=last, padding=[1, 0]), (2, 19, 1, 3), (5, 3, 3, 1)
+        down = {"padding": [2, 0, 1, 0], "dilation": [2, 1]}
+        yield "short-rows", conv(d, **down), (2, 17, 19, 3), (13, 17, 3, 1)
+        yield "short-rows-depthwise", conv(d, groups=17, **down), (2, 17, 19, 2), (17, 1, 3, 1)
+        yield "short-rows-channels-last", conv(d, data_layout=last, padding=[1, 0]), (2, 19, 7, 3), (5, 3, 3, 1)
+        yield "short-rows-strided", conv(d, strides=[2, 1], padding=[2, 0]), (2, 17, 19, 2), (13, 17, 3, 1)
 
 
 def transposed_cases(d):
@@ -57,6 +62,7 @@ def transposed_cases(d):
     yield "no-batch", conv(d, True, strides=2), (0, 3, *spatial), (3, 5, *kernel)
     if d == 2:
         yield "column", conv(d, True, strides=[3, 1], padding=[1, 0]), (2, 3, 7, 1), (3, 5, 4, 1)
+        yield "short-rows", conv(d, True, padding=[1, 0], dilation=[2, 1]), (2, 3, 7, 3), (3, 5, 4, 1)
 
 
 def transposed_by_numpy(d, stride, dilation):
