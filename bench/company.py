@@ -3,7 +3,7 @@
 
 An application does not have the machine for itself. Each engine, in a process of its own, answers calls
 
-* alone;
+* alone, when it has forgotten the company before;
 * behind a product of two 512×512 matrices in NumPy, whose threads wait awake for a while;
 * in turn with ONNX Runtime, which runs the same model in the same process;
 * beside one and two other processes that never rest;
@@ -48,6 +48,7 @@ _CALLERS = (2, 4, 8)
 _QUOTA = 1.5
 _REST_S = 0.25  # in which the threads of the engine before fall asleep
 _SERVE_S = 1.0
+_SETTLE_S = 2.5  # of calls, after which threads that came late are tried again
 
 #: company -> what the engine's process does before each call, and the number of busy processes beside it
 _COMPANY = {
@@ -148,6 +149,8 @@ def measure(path: str, inputs: list[np.ndarray], threads: int, rounds: int, call
                 with _busy(neighbours):
                     for name in order:
                         time.sleep(_REST_S)
+                        if company == "alone":
+                            processes[name].serve(1, _SETTLE_S, blocking=True)
                         add(company, name, processes[name].time(max(5, calls // 4), calls, before))
             for callers in _CALLERS:
                 for name in order:
