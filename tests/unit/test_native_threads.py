@@ -18,6 +18,7 @@ import os
 import threading
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm.script import tirx as T
 from tvm_byoc_dnnl.core import _native
 
@@ -55,16 +56,16 @@ assert len(os.sched_getaffinity(0)) == int(os.environ["CORES"])  # nobody bound 
 # Two that run at the same time share the cores.
 seen, inside, leave = ([set(), set()], threading.Event(), threading.Event())
 
-@tvm.register_global_func("seen_by_a_loop")
+@tvm_ffi.register_global_func("seen_by_a_loop")
 def seen_by_a_loop(room):
     seen[room].add(threading.get_native_id())
     if room == 0:
         inside.set()
-        leave.wait()
+        leave.wait(60)
 
 first = threading.Thread(target=f["calls"], args=[0])
 first.start()
-inside.wait()
+assert inside.wait(60)
 f["calls"](1)
 leave.set()
 first.join()
