@@ -16,7 +16,7 @@ namespace {
 constexpr double kMargin = 1.1;      // over the next level's usual time, of a late call
 constexpr double kRecentCalls = 12;  // over which the mean is taken
 constexpr double kMostOfMean = 3;    // as much counts a call that took longer than this
-constexpr int64_t kCallsBeforeLook = 8, kCallsOfLook = 2;
+constexpr int64_t kCallsBeforeLook = 8, kCallsOfLook = 2, kCallsBetweenLooks = 1024;
 constexpr double kCallsToRepay = 128;              // what an attempt has lost: less than 1 %
 constexpr double kShortRest = 16, kLongRest = 32;  // calls
 constexpr double kLongestRest = 2;                 // seconds, if that is more than a long rest
@@ -25,10 +25,10 @@ constexpr double kShortestCall = 1e-9;  // seconds
 
 std::atomic<int64_t> running{0}, begun{0};
 
-/// Follows the times of a level, a slow call by little.
+/// Follows the times of a level, a slow call by little: the first one is slow, others may be late.
 double Follow(double usual, double seconds) {
-  if (usual == 0) return seconds;
-  return seconds < usual ? (usual + seconds) / 2 : usual + std::min(seconds - usual, usual / 4) / 4;
+  if (usual == 0 || seconds < usual) return seconds;
+  return usual + std::min(seconds - usual, usual / 4) / 4;
 }
 
 /// Seconds that all threads of this process have used.
@@ -59,8 +59,9 @@ int Pace::Threads(int all, const Allowance& allowed) {
 /// Whether a call uses the next level though its plan stays at this one: for a look, or in turn.
 bool Pace::IsForNext(size_t level, const Allowance& allowed) const {
   const Level &own = levels_[level], &next = levels_[level + 1];
-  if (next.calls < kCallsOfLook) return own.calls >= kCallsBeforeLook && allowed.alone;
-  return allowed.pause > 0 && own.threads > allowed.cores &&
+  if (next.calls < kCallsOfLook + own.calls / kCallsBetweenLooks && allowed.alone)
+    return own.calls >= kCallsBeforeLook;
+  return allowed.pause > 0 && next.usual > 0 && own.threads > allowed.cores &&
          own.usual * kCallsOfPause >= allowed.between &&
          own.usual * own.threads / allowed.cores + allowed.pause >= next.usual;
 }

@@ -29,7 +29,7 @@ struct Allowance {
 /// * Down: the recent calls took longer, on average, than those of the next level usually do.
 /// * Up: after a rest, one call tries the level before, and it took less time. An attempt in vain
 ///   is followed by a rest that is the longer the more time it lost.
-/// * Look: the next level's time is unknown. After the first eight calls, two use that level. So a
+/// * Look: after the first eight calls, two use the next level, and one of a thousand later. So a
 ///   plan that had company from the beginning learns it, and one that is so small that fewer
 ///   threads are faster.
 /// * Turn: a call that the control group may stop for a while uses the next level if that takes
