@@ -208,7 +208,7 @@ def _tidied(functions: Mapping[Any, relax.Function]) -> dict[Any, relax.Function
 
 
 class RegionBuilder:
-    """One group of bindings as a function: calls of composite functions, and what handles their tuples."""
+    """One group of bindings as a function: calls of composite functions, which ``lookup`` finds, and their tuples."""
 
     def __init__(self, bindings: Iterable[Any], outputs: Sequence[Any], lookup: Callable[[Any], Any]) -> None:
         self._lookup = lookup

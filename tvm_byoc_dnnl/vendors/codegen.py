@@ -245,6 +245,7 @@ def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
 class Codegen(Route):
     """A route by ``codegen(functions, options, constant_names) -> modules``."""
 
+    #: whether its modules are blobs whose values stay on a device from region to region
     on_device: bool = False
 
     def __call__(
