@@ -77,16 +77,11 @@ class CachedExecutable(ByocExecutable):
 
 
 class ModelCache:
-    """A folder of compiled models.
+    """A folder of compiled models, made if it does not exist.
 
     An entry is used if it is a file of this user (or of root), and says itself that it was made from this key. Whatever
-    else has its name is replaced, and nothing outside of the folder is.
-
-    Parameters
-    ----------
-    folder : path-like
-        Made if it does not exist. A folder to which others can write is not used, because whoever can write to it
-        decides what is run.
+    else has its name is replaced, and nothing outside of the folder is. A folder to which others can write is not used,
+    because whoever can write to it decides what is run.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -197,14 +192,7 @@ def _warn_once(message: str) -> None:
 def key_of(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[str, Any]) -> str:
     """A name for the content of a model, the arguments of `compile`, and the software and CPU that compile it.
 
-    Parameters
-    ----------
-    model : IRModule, onnx.ModelProto or path
-        The model.
-    compiler : str, sequence of str or None
-        As for `compile`.
-    arguments : mapping of str to object
-        The other arguments that change what is compiled.
+    ``arguments`` are those besides the compiler that change what is compiled.
 
     Raises
     ------

@@ -60,16 +60,10 @@ def content_key(parts: Iterable[bytes | str]) -> str:
 
 
 def fingerprint(value: Any, what: str, *, strict: bool = True) -> str:
-    """A name for the content of a value.
+    """A name for the content of a value: data, containers, arrays, TVM's objects, functions, classes, their objects.
 
-    Parameters
-    ----------
-    value : object
-        Plain data, containers, arrays, TVM's objects, functions, classes, and objects made of these.
-    what : str
-        What the value is, for the error.
-    strict : bool
-        Whether a part of it whose content cannot be seen, such as an open file, is an error; else its type counts.
+    ``what`` is what an error calls the value. A part whose content cannot be seen, such as an open file, is an error
+    with ``strict``; else its type counts.
 
     Raises
     ------

@@ -44,22 +44,11 @@ def loop_call(
     result: Any,
     node: str,
 ) -> relax.Call:
-    """A loop.
+    """A loop: ``body`` is the function of a round, and ``node`` the name of its node, for messages.
 
-    Parameters
-    ----------
-    body : GlobalVar
-        The function of a round.
-    captured, states : sequence of Expr
-        What every round gets, and what the first round gets from outside.
-    parts : sequence of (ShapeExpr, str)
-        Shape and dtype of what a round adds to each stacked result.
-    trips, go : Expr
-        How many rounds there are at most, int64; and whether the first one runs, bool.
-    result : Type
-        A tuple of the last states and the stacked results.
-    node : str
-        The name of the node, for messages.
+    Every round gets ``captured``, and the first one ``states``. ``parts`` has shape and dtype of what a round adds to
+    each stacked result. There are at most ``trips`` rounds, int64; ``go`` says whether the first one runs, bool.
+    ``result`` is the type of a tuple of the last states and the stacked results.
     """
     empty = relax.Tuple([shape for shape, _ in parts])
     dtypes = " ".join(dtype for _, dtype in parts)

@@ -56,14 +56,7 @@ def all_or_each(
 ) -> tuple[list[tuple[Sequence[_Item], _Made]], dict[_Item, Exception], Exception | None]:
     """Process all items at once; if that fails, one by one, to find those that fail.
 
-    Returns
-    -------
-    made : list of tuple
-        Items, and their results.
-    errors : dict
-        Item that cannot be made by itself → why.
-    together : Exception or None
-        Why they cannot be made at once.
+    Gives items with their results; why each of the others cannot be made by itself; and why all cannot be made at once.
     """
     try:
         return [(items, make(items))], {}, None

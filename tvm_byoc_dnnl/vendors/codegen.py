@@ -157,16 +157,9 @@ class Route(ABC):
 
     @abstractmethod
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
-        """Try a fresh region, cheaply or as `build` does; returns the failure, ``None`` if there is none.
+        """Try a fresh region, cheaply or as `build` does (``fully``); returns the failure, ``None`` if there is none.
 
-        Parameters
-        ----------
-        region : relax.Function
-            The region.
-        options : mapping
-            The options of the namespace, defaults filled in.
-        fully : bool
-            Whether to make its code, too.
+        ``options`` are those of the namespace, defaults filled in.
 
         Raises
         ------

@@ -48,14 +48,7 @@ def build_apart(
 ) -> tvm.runtime.Module:
     """Run the TIR passes and ``tir_to_runtime`` of a namespace; without hooks TVM's own passes and code generator run.
 
-    Parameters
-    ----------
-    functions : mapping of str to PrimFunc
-        Symbol → function.
-    target : Target
-        See `hook_target`.
-    options : mapping
-        What `get_target_options` reads: namespace → option → value.
+    ``functions`` are by symbol; ``target`` is that of `hook_target`; ``options`` are what `get_target_options` reads.
 
     Raises
     ------
