@@ -68,6 +68,11 @@ class Planner {
                                                 const Growth& growth);
 };
 
+/// What plans cost: to make one and to start it, for each node, and to read a byte of weights.
+struct PlanSeconds {
+  double plan = 0, start = 0, byte = 0;
+};
+
 /// A library that computes.
 class Engine {
  public:
@@ -86,6 +91,9 @@ class Engine {
   /// The threads that a call from this thread would use. A plan is for as many as there are when it
   /// is made.
   virtual int Threads() const { return 1; }
+
+  /// By which a batch is computed in parts, rather than by a plan of its own; by default it is not.
+  virtual PlanSeconds SecondsOfPlans() const { return {}; }
 
   /// What its choices depend on besides.
   virtual std::string ChoosesBy() const { return ""; }

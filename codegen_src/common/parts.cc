@@ -133,16 +133,15 @@ std::optional<int> FindBatch(const Graph& graph) {
   return std::nullopt;
 }
 
-bool PaysInParts(const Graph& graph, size_t parts) {
-  constexpr double kPlan = 1e-4, kStart = 5e-6;  // seconds for each node
-  constexpr double kRead = 3e-11;                // and for each byte
+bool PaysInParts(const Graph& graph, size_t parts, const PlanSeconds& seconds) {
   double bytes = 0;
   for (const Constant& constant : graph.constants) {
     const Tensor& tensor = graph.tensors[constant.tensor];
     bytes += static_cast<double>(ElementCount(KnownDims(tensor.shape)) * SizeOf(tensor.dtype));
   }
   const auto nodes = static_cast<double>(graph.nodes.size());
-  return static_cast<double>(parts - 1) * (kRead * bytes + kStart * nodes) < kPlan * nodes;
+  return static_cast<double>(parts - 1) * (seconds.byte * bytes + seconds.start * nodes) <
+         seconds.plan * nodes;
 }
 
 PartsPlan::PartsPlan(const Graph& graph, int batch, Shapes shapes, std::vector<Part> parts)

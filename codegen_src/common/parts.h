@@ -20,7 +20,7 @@ std::optional<int> FindBatch(const Graph& graph);
 
 /// Whether to compute a batch in so many parts rather than to make a plan for it: each part reads
 /// the constants again.
-bool PaysInParts(const Graph& graph, size_t parts);
+bool PaysInParts(const Graph& graph, size_t parts, const PlanSeconds& seconds);
 
 /// A plan that runs others one after the other, each for some samples.
 class PartsPlan final : public Plan {

@@ -48,7 +48,8 @@ std::shared_ptr<const Plan> Region::PlanToRun(const std::vector<int64_t>& symbol
   if (std::shared_ptr<const Plan> plan = plans_.Find(key)) return plan;
   if (!batch_) return PlanOf(symbols);
   const int64_t batch = symbols[*batch_];
-  if (batch > 1 && plans_.counters().made == 0 && PaysInParts(graph_, 2)) {
+  if (batch > 1 && plans_.counters().made == 0 &&
+      PaysInParts(graph_, 2, engine_.SecondsOfPlans())) {
     std::shared_ptr<const Plan> plan = PlanOf(symbols);
     PlanCache::Key one = symbols;
     one[*batch_] = 1;
@@ -59,7 +60,7 @@ std::shared_ptr<const Plan> Region::PlanToRun(const std::vector<int64_t>& symbol
   int64_t rest = batch;
   for (const auto& [samples, plan] : plans_.FindSmaller(key, *batch_)) {
     const int64_t times = rest / samples;
-    if (!PaysInParts(graph_, parts.size() + times)) break;
+    if (!PaysInParts(graph_, parts.size() + times, engine_.SecondsOfPlans())) break;
     parts.insert(parts.end(), times, {samples, plan});
     rest -= times * samples;
   }

@@ -148,6 +148,12 @@ class DnnlEngine final : public Engine {
 
   int Threads() const override { return omp_get_max_threads(); }
 
+  PlanSeconds SecondsOfPlans() const override {
+    const Rates& rates = *DescribedHere().rates;
+    return {1e-6 * rates.Limit("plan_us"), 1e-6 * rates.Limit("start_us"),
+            1e-12 * rates.Limit("byte_ps")};
+  }
+
   std::unique_ptr<Planner> NewPlanner(const Graph& graph) const override {
     return std::make_unique<DnnlPlanner>(*this, graph);
   }

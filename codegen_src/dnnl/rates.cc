@@ -21,6 +21,7 @@ constexpr const char* kDTypes[] = {"float32", "bfloat16", "int8"};
 /// Numbers of a machine that its description or its base has, in the order of the alphabet.
 constexpr const char* kLimits =
     "block_kb "         // of tiles of Winograd's algorithm, where the second-level cache is smaller
+    "byte_ps "          // to read one of the weights, where a batch is computed in parts
     "excess "           // the part that a plan may cost more whose weights are packed already
     "groups_channels "  // for which the kernel of groups is offered
     "late_source "      // vectors that take as long as reading one of a source that is in no cache
@@ -30,9 +31,11 @@ constexpr const char* kLimits =
     "packing_rows "     // of a product for which packing the weights in each call does not pay
     "picture_channels "   // the most that a picture has
     "picture_taps "       // weights of an output, more of which take as long as those of any image
+    "plan_us "            // to make a plan, for each node
     "reference "          // times that oneDNN's reference implementations take
     "repacked "           // times by which weights in another form must be faster
     "shuffled_channels "  // of a group, fewer of which pay where a shuffle is spared
+    "start_us "           // to run a plan, for each node
     "thin_channels "      // of a group, fewer of which are no product of matrices
     "wide_channels";      // of a group, fewer of which the direct convolution computes in time
 
