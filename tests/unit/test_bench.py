@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.unit.importing import node, onnx_model
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.runtime.comparison import gap
 from tvm_byoc_dnnl.testing.bench import (
@@ -32,6 +33,7 @@ from tvm_byoc_dnnl.testing.bench import (
 )
 from tvm_byoc_dnnl.testing.bench.measure import _Contestant, _Probe
 from tvm_byoc_dnnl.testing.bench.run import Model
+from tvm_byoc_dnnl.testing.models import random_inputs
 
 FAKES = {
     "right": "",
@@ -215,3 +217,11 @@ def test_throughput_counts_every_request(relu: onnx.ModelProto, tmp_path: Path, 
     assert "requests/s" in table
     assert "p99, ms" in table
     assert Throughput("m", "e", "E", latencies_ms=[float(i) for i in range(101)]).percentile(95) == 95
+
+
+@pytest.mark.parametrize(("axis", "rows"), [(0, 2), (1, 30), (-1, 30)])
+def test_made_up_integers_choose_rows_that_a_table_has(axis: int, rows: int) -> None:
+    gather, table = node("Gather", ["t", "i"], ["y"], axis=axis), np.ones((2, 30), "float32")
+    model = onnx_model([gather], {"i": (50,)}, {"t": table}, dtypes={"i": TensorProto.INT64})
+    values = random_inputs(model)["i"]
+    assert values.min() == 0 and values.max() == min(rows, 10) - 1

@@ -151,11 +151,16 @@ def random_inputs(
 ) -> dict[str, np.ndarray]:
     """Random inputs of a model, by name.
 
-    Floats are standard normal, integers in [0, 10), booleans a coin toss. A dim without a number is 1 unless
-    ``shapes`` gives the input's shape.
+    Floats are standard normal, integers in [0, 10), booleans a coin toss. Integers that choose among fewer rows of a
+    table are smaller. A dim without a number is 1 unless ``shapes`` gives the input's shape.
     """
     rng = np.random.default_rng(seed)
-    constants = {t.name for t in model.graph.initializer}
+    constants = {t.name: t.dims for t in model.graph.initializer}
+    rows: dict[str, int] = {}
+    for node in model.graph.node:
+        if node.op_type == "Gather" and node.input[0] in constants:
+            axis = next((a.i for a in node.attribute), 0)
+            rows[node.input[1]] = max(1, min(rows.get(node.input[1], 10), constants[node.input[0]][axis]))
     inputs = {}
     for value in model.graph.input:
         if value.name in constants:
@@ -164,7 +169,7 @@ def random_inputs(
         shape = (shapes or {}).get(value.name) or tuple(d.dim_value or 1 for d in kind.shape.dim)
         dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
         if dtype.kind in "iu":
-            array: np.ndarray = rng.integers(0, 10, shape)
+            array: np.ndarray = rng.integers(0, rows.get(value.name, 10), shape)
         elif dtype.kind == "b":
             array = rng.integers(0, 2, shape)
         else:
