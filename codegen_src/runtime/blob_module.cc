@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// A region as bytes of a vendor's library, which functions of the vendor's package open and run.
+// A region as bytes of a vendor's library, which functions of the vendor's package open and run; in
+// a program without Python its runner in C does.
 //
 // The package is looked for when the module's function is fetched, which TVM's VM does when it is
 // made: what is missing or does not fit is an error of loading, and not one of the first call.
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the headers below need it.
+#include <tvm/ffi/container/shape.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/container/tuple.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/artifact.h"
+#include "common/graph_tables.h"
 #include "common/support/error.h"
+#include "native/blob_runner.h"
 #include "runtime/guarded.h"
 #include "runtime/version.h"
 
@@ -33,6 +42,43 @@ constexpr const char* kOpen = "tvm_byoc_dnnl.OpenBlob";
 /// What follows the region's name in the names of its functions: the region, and copies to the
 /// memory of its device and back.
 constexpr std::string_view kSuffixes[] = {"", ".copy_in", ".copy_out"};
+
+/// A tensor as a runner in C sees it.
+tvm_byoc_tensor TensorOf(const DLTensor& tensor) {
+  for (int i = TVM_BYOC_FLOAT32; i <= TVM_BYOC_INT64; ++i) {
+    if (!IsStoredAs(static_cast<DType>(i), tensor.dtype.code, tensor.dtype.bits)) continue;
+    return {static_cast<char*>(tensor.data) + tensor.byte_offset, i, tensor.ndim, tensor.shape};
+  }
+  throw std::runtime_error(Cat("tvm_byoc_runner.h has no dtype for a tensor of ",
+                               static_cast<int>(tensor.dtype.bits), " bits and DLPack's code ",
+                               static_cast<int>(tensor.dtype.code)));
+}
+
+tvm_byoc_tensor ArgumentOf(const ffi::AnyView& value) {
+  if (auto shape = value.try_cast<ffi::Shape>()) {
+    // The object is alive while the caller has it.
+    return {nullptr, TVM_BYOC_SHAPE, static_cast<int32_t>(shape->size()),
+            const_cast<int64_t*>(shape->data())};
+  }
+  return TensorOf(*value.cast<DLTensor*>());
+}
+
+/// The function of a region that a runner in C has opened; `where` stands before its errors.
+ffi::Function RegionIn(const tvm_byoc_runner& runner, std::string_view bytes,
+                       const std::string& options, const std::string& where) {
+  auto opened = std::make_shared<const OpenedBlob>(runner, bytes, options);
+  return ffi::Function::FromPacked([opened, where](ffi::PackedArgs args, ffi::Any*) {
+    Guarded([&] {
+      std::vector<tvm_byoc_tensor> tensors;
+      for (int i = 0; i < args.size(); ++i) tensors.push_back(ArgumentOf(args[i]));
+      try {
+        opened->Run(tensors);
+      } catch (const std::runtime_error& error) {
+        throw std::runtime_error(Cat(where, error.what()));
+      }
+    });
+  });
+}
 
 class BlobModule final : public ffi::ModuleObj {
  public:
@@ -82,17 +128,37 @@ class BlobModule final : public ffi::ModuleObj {
       if (opened_) return *opened_;
     }
     std::optional<ffi::Function> open = ffi::Function::GetGlobal(kOpen);
-    if (!open) {
-      Fail(ErrorKind::kArtifact, "region ", blob_.symbol, " needs the Python package of compiler ",
-           blob_.compiler, ": load this library in Python, or build the model without ",
-           blob_.compiler);
-    }
-    auto made = (*open)(blob_.compiler, blob_.symbol, blob_.compatibility, ffi::Bytes(blob_.bytes),
-                        blob_.results)
-                    .cast<Functions>();
+    auto made = open ? (*open)(blob_.compiler, blob_.symbol, blob_.compatibility,
+                               ffi::Bytes(blob_.bytes), blob_.results)
+                           .cast<Functions>()
+                     : WithoutPython();
     std::lock_guard<std::mutex> lock(mutex_);
     if (!opened_) opened_ = std::move(made);
     return *opened_;
+  }
+
+  /// Opened by the vendor's runner in C, whose library is found by the compiler's name.
+  Functions WithoutPython() const {
+    const std::string where = Cat("region ", blob_.symbol, " of compiler ", blob_.compiler);
+    const tvm_byoc_runner* runner = nullptr;
+    try {
+      runner = &LoadRunner(RunnerLibrary(blob_.compiler));
+    } catch (const Error& error) {
+      Fail(ErrorKind::kArtifact, "region ", blob_.symbol, " needs the Python package of compiler ",
+           blob_.compiler, ", or its runner in C: load this library in Python, or build the model ",
+           "without ", blob_.compiler, "; ", error.what());
+    }
+    std::string reason;
+    if (CheckBlob(*runner, blob_.compatibility, &reason) == TVM_BYOC_REFUSED) {
+      Fail(ErrorKind::kArtifact, where, " was compiled for another setting: ", reason,
+           "; compile the model again here");
+    }
+    try {
+      return {{"", RegionIn(*runner, blob_.bytes, "{}", where + ": run: ")}};
+    } catch (const std::runtime_error& error) {
+      Fail(ErrorKind::kArtifact, where, " cannot be loaded: ", error.what(),
+           "; compile the model again here");
+    }
   }
 
   const Blob blob_;
@@ -130,6 +196,20 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](const ffi::String& symbol, const ffi::String& compiler,
               const ffi::String& compatibility,
               const ffi::Bytes& bytes) { return Make({symbol, compiler, compatibility, bytes}); })
+      .def("tvm_byoc_dnnl.RunnerCheck",
+           [](const ffi::String& library, const ffi::String& compatibility) {
+             return Guarded([&] {
+               std::string reason;
+               const int64_t fit = CheckBlob(LoadRunner(library), compatibility, &reason);
+               return ffi::Tuple<int64_t, ffi::String>(fit, reason);
+             });
+           })
+      .def("tvm_byoc_dnnl.RunnerLoad",
+           [](const ffi::String& library, const ffi::Bytes& bytes, const ffi::String& options) {
+             return Guarded([&] {
+               return RegionIn(LoadRunner(library), {bytes.data(), bytes.size()}, options, "");
+             });
+           })
       .def("tvm_byoc_dnnl.BlobBytes",
            [](const ffi::Module& module) {
              return Guarded([&] { return BlobIn(module).SaveToBytes(); });

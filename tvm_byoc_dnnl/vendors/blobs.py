@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -256,15 +258,16 @@ def _left(call: Callable[[], None], results: list[tuple[_Bytes, int]], pattern: 
 
 def register_blob_runner(
     compiler: str,
-    check: Callable[[str], bool | Reject | Works],
-    load: Callable[..., Callable[..., None]],
+    check: Callable[[str], bool | Reject | Works] | None = None,
+    load: Callable[..., Callable[..., None]] | None = None,
     *,
+    library: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | None = None,
     extend: bool = False,
 ) -> None:
     """Register how a namespace runs the regions that its codegen made by `blob_module`.
 
-    Both are called when a model is loaded, before its first call, and also in the process that compiled it.
+    Both functions are called when a model is loaded, before its first call, and also in the process that compiled it.
 
     Parameters
     ----------
@@ -277,13 +280,40 @@ def register_blob_runner(
         region's arguments and then its results, all of them TVM tensors on the CPU. Any number of threads may call it.
         In a namespace with ``memory``, it is ``load(data, options, memory) -> run``, and ``run(*buffers)`` gives the
         buffer of the result, or a list of several.
+    library : path-like, optional
+        In the place of both: a shared library with a runner in C, as ``tvm_byoc_runner.h`` describes it. A program
+        without Python finds the same runner as ``libtvm_byoc_runner_<compiler>.so``.
     options : mapping, optional
         Options of loading and their defaults, such as ``{"device": 0}``; a user sets them by
         ``byoc.load(path, options={compiler: {"device": 1}})``.
     compiler, extend
         As in `register_annotate_compiler`.
+
+    Raises
+    ------
+    InputError
+        If there is neither a library nor both functions, or all of them.
     """
     who = f"register_blob_runner({compiler!r})"
+    if library is not None and check is None and load is None:
+        check, load = _in_c(os.fspath(library))
+    elif library is not None or check is None or load is None:
+        raise InputError(f"{who} expects check= and load=, or library=")
     check_functions(who, check=check, load=load)
     check_options(who, options or {}, {})
     claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load, 3), dict(options or {}))
+
+
+def _in_c(library: str) -> tuple[Callable[[str], Any], Callable[..., Any]]:
+    """``check`` and ``load`` of a runner in C."""
+
+    def check(compatibility: str) -> bool | Reject | Works:
+        fit, reason = _native.function("tvm_byoc_dnnl.RunnerCheck")(library, compatibility)
+        return (True, Works(str(reason)), Reject(str(reason)))[int(fit)]
+
+    def load(data: bytes, options: Mapping[str, Any], memory: Any) -> Callable[..., None]:
+        if memory is not None:
+            raise TypeError("a runner in C gets tensors of the host; register the namespace without memory=")
+        return _native.function("tvm_byoc_dnnl.RunnerLoad")(library, data, json.dumps(dict(options)))
+
+    return check, load
