@@ -250,17 +250,10 @@ std::optional<std::vector<byoc_post_op>> AddPostOps(const OpDesc& op, const Lowe
     if (post_op.kind == PostOpDesc::Kind::kBinary) {
       const Dims& dims = values.shape(post_op.value);
       const DType own = values.dtype(post_op.value);
-      const int64_t elements = ElementCount(dims);
-      const bool is_full = dims == of_dst;
-      if (!KernelDType(own) || (!is_full && own != DType::kFloat32)) return std::nullopt;
-      if (!is_full && elements != 1 &&
-          (dims.size() != of_dst.size() || elements != of_dst[channels] ||
-           dims[channels] != elements)) {
-        return std::nullopt;
-      }
-      described->form = is_full         ? BYOC_PER_ELEMENT
-                        : elements == 1 ? BYOC_PER_TENSOR
-                                        : BYOC_PER_CHANNEL;
+      const std::optional<byoc_operand> form = OperandForm(dims, of_dst, channels);
+      const bool is_full = form == BYOC_PER_ELEMENT;
+      if (!form || !KernelDType(own) || (!is_full && own != DType::kFloat32)) return std::nullopt;
+      described->form = *form;
       described->dtype = *KernelDType(own);
       described->operand = static_cast<int64_t>(args->size());
       args->push_back({PostOpArg(i), post_op.value,

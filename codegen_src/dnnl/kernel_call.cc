@@ -51,21 +51,13 @@ std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
   std::optional<byoc_post_op> result = KernelPostOp(op);
   if (!result || op.kind == PostOpDesc::Kind::kEltwise) return result;
   if (md.get_data_type() != dnnl::memory::data_type::f32) return std::nullopt;
-  const Dims dims = md.get_dims(), of_dst = dst.get_dims();
-  const int64_t elements = ElementCount(dims);
-  if (dims == of_dst) {
-    std::optional<byoc_strides> strides = StridesOf(md, lanes);
-    if (!strides) return std::nullopt;
-    result->form = BYOC_PER_ELEMENT;
-    result->strides = *strides;
-  } else if (elements == 1) {
-    result->form = BYOC_PER_TENSOR;
-  } else if (dims.size() == of_dst.size() && dims[1] == of_dst[1] && elements == dims[1] &&
-             IsDense(md)) {
-    result->form = BYOC_PER_CHANNEL;
-  } else {
-    return std::nullopt;
-  }
+  const std::optional<byoc_operand> form = OperandForm(md.get_dims(), dst.get_dims(), 1);
+  if (!form || (*form == BYOC_PER_CHANNEL && !IsDense(md))) return std::nullopt;
+  result->form = *form;
+  if (*form != BYOC_PER_ELEMENT) return result;
+  const std::optional<byoc_strides> strides = StridesOf(md, lanes);
+  if (!strides) return std::nullopt;
+  result->strides = *strides;
   return result;
 }
 
@@ -89,6 +81,15 @@ std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op) {
     result.operand = -1;
     return result;
   }
+  return std::nullopt;
+}
+
+std::optional<byoc_operand> OperandForm(const Dims& dims, const Dims& dst, size_t channels) {
+  if (dims == dst) return BYOC_PER_ELEMENT;
+  const int64_t elements = ElementCount(dims);
+  if (elements == 1) return BYOC_PER_TENSOR;
+  const bool is_alike = dims.size() == dst.size() && dims[channels] == dst[channels];
+  if (is_alike && elements == dims[channels]) return BYOC_PER_CHANNEL;
   return std::nullopt;
 }
 

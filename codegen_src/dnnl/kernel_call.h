@@ -30,6 +30,10 @@ std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);
 /// A post-op as kernels know it, still without its operand; nothing for one that they do not have.
 std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op);
 
+/// How an operand of these sizes is spread over a result, whose axis `channels` is that of its
+/// channels; nothing for forms that kernels do not have.
+std::optional<byoc_operand> OperandForm(const Dims& dims, const Dims& dst, size_t channels);
+
 /// The post-ops as kernels know them. Appends their operands to `args`, whose positions they refer
 /// to; nothing if kernels do not have one of them. `operands`: the layouts of their operands, one
 /// for each post-op; `dst`: that of the result.

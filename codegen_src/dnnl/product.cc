@@ -24,25 +24,11 @@ bool Suits(const OpDesc& op) {
          AllAre(0, op.pad_begin) && AllAre(0, op.pad_end);
 }
 
-/// Whether the pixels of an image, or the rows of a matrix, lie evenly, one row of numbers after
-/// the other.
-bool AreRows(const Dims& dims, const byoc_strides& strides) {
-  return dims.size() == 2 ||
-         (strides.lanes == dims[1] && (dims[2] == 1 || strides.row == dims[3] * strides.pixel) &&
-          (dims[0] == 1 || strides.image == dims[2] * dims[3] * strides.pixel));
-}
-
-/// Describes the source, of which a convolution reads every so many pixels of every so many lines.
-bool DescribeSource(const OpDesc& op, const KernelFrame& frame, byoc_product_params* p) {
-  const Dims src = frame.src.get_dims(), dst = frame.dst.get_dims();
-  p->src_row = frame.src_strides.pixel;
-  p->line_rows = p->rows;
-  if (op.kind == PrimitiveKind::matmul) return true;
-  p->src_row = frame.src_strides.pixel * op.strides[1];
-  p->line_rows = dst[3];
-  p->src_line = frame.src_strides.row * op.strides[0];
-  return frame.src_strides.lanes == src[1] &&
-         (dst[0] == 1 || frame.src_strides.image == dst[2] * p->src_line);
+/// Whether the pixels of the results lie evenly, one row of numbers after the other.
+bool AreRows(const byoc_convolution& c, const byoc_strides& strides) {
+  return strides.lanes == c.outputs &&
+         (c.out_height == 1 || strides.row == c.out_width * strides.pixel) &&
+         (c.images == 1 || strides.image == c.out_height * c.out_width * strides.pixel);
 }
 
 /// The normalisation that made the source of a convolution, unless its result overwrites one of the
@@ -75,12 +61,11 @@ Work WorkOf(const byoc_product_params& p, bool is_normalized) {
   return work;
 }
 
-/// The call of a product that normalises its source.
-KernelCall NormalizingCall(const Normalized& normalized, const OpDesc& op, byoc_product_params p,
-                           KernelFrame frame) {
-  const Dims src = frame.src.get_dims();
-  p.src_row = op.strides[1];
-  p.src_line = src[3] * op.strides[0];
+/// The call of a product that normalises its source, whose rows count pixels then.
+KernelCall NormalizingCall(const Normalized& normalized, const byoc_convolution& c,
+                           byoc_product_params p, KernelFrame frame) {
+  p.src_row = c.stride_x;
+  p.src_line = c.width * c.stride_y;
   std::vector<OpArg> args = normalized.args;
   args.insert(args.end(), frame.args.begin() + 1, frame.args.end());
   frame.args = std::move(args);
@@ -102,26 +87,31 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   std::optional<KernelFrame> frame = FrameOf(primitive, values, plain);
   if (!frame) return std::nullopt;
 
-  const Dims dst = frame->dst.get_dims();
+  const byoc_convolution c = ConvolutionOf(op, *frame, values.machine());
   byoc_product_params p{};
-  p.isa = frame->isa;
-  p.columns = dst[1];
-  p.rows = ElementCount(dst) / p.columns;
-  p.depth = frame->src.get_dims()[1];
-  if (!DescribeSource(op, *frame, &p) || !AreRows(dst, frame->dst_strides)) return std::nullopt;
-  p.dst_row = frame->dst_strides.pixel;
+  p.isa = c.isa;
+  p.threads = c.threads;
+  p.rows = c.images * c.out_height * c.out_width;
+  p.columns = c.outputs;
+  p.depth = c.channels;
+  p.src_row = c.src.pixel * c.stride_x;  // of every so many pixels of every so many lines
+  p.line_rows = c.out_width;
+  p.src_line = c.src.row * c.stride_y;
+  p.dst_row = c.dst.pixel;
+  p.has_bias = c.has_bias;
+  p.post_ops = c.post_ops;
+  const bool reads_lines =
+      c.src.lanes == c.channels && (c.images == 1 || c.src.image == c.out_height * p.src_line);
+  if (!reads_lines || !AreRows(c, c.dst)) return std::nullopt;
   for (const byoc_post_op& post_op : frame->post_ops) {
-    if (post_op.form == BYOC_PER_ELEMENT && !AreRows(dst, post_op.strides)) return std::nullopt;
+    if (post_op.form == BYOC_PER_ELEMENT && !AreRows(c, post_op.strides)) return std::nullopt;
   }
-  p.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  p.post_ops = static_cast<int64_t>(frame->post_ops.size());
   const bool of_pixels = op.kind == PrimitiveKind::convolution;
   const bool ends_in_registers = byoc_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
   if (of_pixels && !ends_in_registers) return std::nullopt;  // measured: slower than oneDNN's own
-  p.threads = values.machine().threads;
   const Normalized* normalized = NormalizationBefore(op, values);
   KernelCall call = normalized
-                        ? NormalizingCall(*normalized, op, p, std::move(*frame))
+                        ? NormalizingCall(*normalized, c, p, std::move(*frame))
                         : CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
   const size_t down = of_pixels ? 1 : 0;  // the axis of the depth
   const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[down],

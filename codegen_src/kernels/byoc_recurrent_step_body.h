@@ -87,29 +87,24 @@ BYOC_INLINE void BYOC_NAME(narrow_product)(const int bits, int64_t rows, int64_t
     for (; row + kRows <= rows; row += kRows, byoc_move(&m, kRows, 0)) {
       BYOC_NAME(narrow_tile)(bits, kRows, 1, &m, scale);
     }
-    switch (rows - row) { /* a constant in each, so that the sums stay in registers */
-      case 1:
-        if (wide == 1) BYOC_NAME(narrow_tile)(bits, 1, 1, &m, scale);
-        if (wide == 2) BYOC_NAME(narrow_tile)(bits, 1, 2, &m, scale);
+#define BYOC_CASE(r, n)                            \
+  case 16 * n + r:                                 \
+    BYOC_NAME(narrow_tile)(bits, r, n, &m, scale); \
+    break;
+    switch (16 * wide + rows - row) { /* constants in each, so that the sums stay in registers */
+      BYOC_CASE(1, 1)
+      BYOC_CASE(1, 2)
 #ifdef BYOC_SIMD_AVX512
-        if (wide == 4) BYOC_NAME(narrow_tile)(bits, 1, 4, &m, scale);
-        break;
-      case 2:
-        BYOC_NAME(narrow_tile)(bits, 2, 1, &m, scale);
-        break;
-      case 3:
-        BYOC_NAME(narrow_tile)(bits, 3, 1, &m, scale);
-        break;
-      case 4:
-        BYOC_NAME(narrow_tile)(bits, 4, 1, &m, scale);
-        break;
-      case 5:
-        BYOC_NAME(narrow_tile)(bits, 5, 1, &m, scale);
+      BYOC_CASE(1, 4)
+      BYOC_CASE(2, 1)
+      BYOC_CASE(3, 1)
+      BYOC_CASE(4, 1)
+      BYOC_CASE(5, 1)
 #endif
-        break;
       default:
         break;
     }
+#undef BYOC_CASE
   }
 }
 

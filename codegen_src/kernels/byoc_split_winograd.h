@@ -37,13 +37,8 @@ BYOC_NO_INLINE void byoc_split_winograd_take(const byoc_winograd_params* w, void
                                              const byoc_split_winograd_block* block, int64_t from,
                                              int64_t to) {
   const int64_t row = byoc_round_up(w->of.channels, BYOC_LANES);
-  for (int64_t c = 0; c < w->of.channels; c += BYOC_LANES) {
-    const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, 0, c, data);
-    BYOC_NAME(winograd_tile) t = BYOC_NAME(winograd_locate)(w, block->first + from);
-    for (int64_t i = from; i < to; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-      BYOC_NAME(winograd_take)(w, &source, t, block->v + i * row + c, block->source);
-    }
-  }
+  BYOC_NAME(winograd_take_tiles)(w, 0, BYOC_NAME(winograd_locate)(w, block->first + from),
+                                 to - from, data, block->v + from * row, row, block->source);
 }
 
 /* The upper halves of the numbers of two vectors, side by side in turns; what is left takes their

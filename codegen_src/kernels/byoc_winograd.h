@@ -359,13 +359,7 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_by_tiles)(const byoc_winograd_params* w, 
                   count = begin + own * (block + 1) / blocks - first;
     const int64_t v_point = byoc_point_floats(count, v_row);
     const BYOC_NAME(winograd_tile) corner = BYOC_NAME(winograd_locate)(w, first);
-    for (int64_t term = 0; term < terms; term += BYOC_LANES) {
-      const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, group, term, data);
-      BYOC_NAME(winograd_tile) t = corner;
-      for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
-        BYOC_NAME(winograd_take)(w, &source, t, v + i * v_row + term, v_point);
-      }
-    }
+    BYOC_NAME(winograd_take_tiles)(w, group, corner, count, data, v, v_row, v_point);
     BYOC_NAME(winograd_results)(w, group, corner, count, v, packed, 0, all_panels, products, row, u,
                                 data);
   }

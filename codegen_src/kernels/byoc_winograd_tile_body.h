@@ -155,6 +155,20 @@ BYOC_NO_INLINE void BYOC_NAME(winograd_take)(const byoc_winograd_params* w,
   }
 }
 
+/* V of `count` tiles of a group from `t` on, whose rows lie `row` apart. */
+BYOC_INLINE void BYOC_NAME(winograd_take_tiles)(const byoc_winograd_params* w, int64_t group,
+                                                BYOC_NAME(winograd_tile) t, int64_t count,
+                                                void* const* data, float* v, int64_t row,
+                                                int64_t step) {
+  const BYOC_NAME(winograd_tile) corner = t;
+  for (int64_t term = 0; term < byoc_winograd_terms(w); term += BYOC_LANES, t = corner) {
+    const BYOC_NAME(winograd_source) source = BYOC_NAME(winograd_find)(w, group, term, data);
+    for (int64_t i = 0; i < count; ++i, BYOC_NAME(winograd_next)(w, &t)) {
+      BYOC_NAME(winograd_take)(w, &source, t, v + i * row + term, step);
+    }
+  }
+}
+
 /* A vector of outputs: the first of them among those of all groups, its place, and what is done
    with the results in registers. */
 typedef struct BYOC_NAME(winograd_result) {
