@@ -86,7 +86,6 @@ class ReferenceEngine final : public Engine {
   std::string Isa() const override { return "any"; }
   std::string HowToSetIsa() const override { return "nothing"; }
   json::Object Info() const override { return {}; }
-  PlanSeconds SecondsOfPlans() const override { return {1e-4, 5e-6, 3e-11}; }
   std::unique_ptr<Planner> NewPlanner(const Graph& graph) const override {
     return std::make_unique<ReferencePlanner>(graph);
   }
