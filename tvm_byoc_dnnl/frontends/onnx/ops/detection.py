@@ -52,35 +52,41 @@ def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_poi
     if limit is not None and limit <= 0:
         return e.value(relax.op.zeros(e.shape([0, 3]), "int64"))
     order = e.argsort(keys(e, scores), axis=-1, descending=True, dtype="int64")
-    rows = product([batch, classes, count if limit is None else min_of(count, limit)])
     single = [e.cast(e.reshape(most, [1]), "int64")]
     single += [e.reshape(v, [1]) for v in (node.input(3) or e.const([0.0], "float32"), least) if v is not None]
 
     def write(boxes: Any, scores: Any, order: Any, most: Any, overlap: Any, *rest: Any) -> None:
-        *lowest_score, picked, state, batch, classes, count = rest
-        total, start, is_kept = 0, 1, 2
-        state[total] = tirx.const(0, "int64")
-        with T.serial(0, batch) as b, T.serial(0, classes) as c:
-            state[start] = state[total]
+        *lowest_score, picked, total, kept, state, batch, classes, count = rest
+        held, is_kept = 0, 1  # of each class of each picture, which threads share
+        with T.parallel(0, batch * classes) as lane:
+            b, c = lane // classes, lane % classes
+            state[b, c, held] = tirx.const(0, "int64")
             with T.serial(0, count) as i:
                 box = order[b, c, i]
-                is_open = state[total] - state[start] < most[0]
+                is_open = state[b, c, held] < most[0]
                 if lowest_score:
                     is_open = tirx.all(is_open, scores[b, c, box] > lowest_score[0][0])
                 with T.If(is_open), T.Then():
-                    state[is_kept] = tirx.const(1, "int64")
-                    with T.serial(0, state[total] - state[start]) as k:
-                        other = picked[state[start] + k, 2]
-                        with T.If(_overlap(boxes, (b, box), (b, other), is_centre) > overlap[0]), T.Then():
-                            state[is_kept] = tirx.const(0, "int64")
-                    with T.If(state[is_kept] == 1), T.Then():
-                        for column, value in enumerate((b, c, box)):
-                            picked[state[total], column] = value
-                        state[total] = state[total] + 1
+                    state[b, c, is_kept] = tirx.const(1, "int64")
+                    with T.serial(0, state[b, c, held]) as k:
+                        other = (b, kept[b, c, k])
+                        with T.If(_overlap(boxes, (b, box), other, is_centre) > overlap[0]), T.Then():
+                            state[b, c, is_kept] = tirx.const(0, "int64")
+                    with T.If(state[b, c, is_kept] == 1), T.Then():
+                        kept[b, c, state[b, c, held]] = box
+                        state[b, c, held] = state[b, c, held] + 1
+        total[0] = tirx.const(0, "int64")
+        with T.serial(0, batch) as b, T.serial(0, classes) as c, T.serial(0, state[b, c, held]) as k:
+            for column, value in enumerate((b, c, kept[b, c, k])):
+                picked[total[0], column] = value
+            total[0] = total[0] + 1
 
-    results: list[tuple[list[Size], str]] = [([rows, 3], "int64"), ([3], "int64")]
-    picked, state = written(e, "suppress", write, [boxes, scores, order, *single], results, [batch, classes, count])
-    (found,) = asked(e, e.cut(state, 0, 0, 1), ["selected"])
+    each: Size = count if limit is None else min_of(count, limit)
+    results: list[tuple[list[Size], str]] = [([product([batch, classes, each]), 3], "int64"), ([1], "int64")]
+    results += [([batch, classes, each], "int64"), ([batch, classes, 2], "int64")]
+    sizes = [batch, classes, count]
+    picked, total, *_ = written(e, "suppress", write, [boxes, scores, order, *single], results, sizes)
+    (found,) = asked(e, total, ["selected"])
     return e.cut(picked, 0, 0, found)
 
 

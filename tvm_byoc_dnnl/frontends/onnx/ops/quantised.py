@@ -18,7 +18,7 @@ from ..table import operator
 from ..value import STORED, Node, Value
 from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
 
-__all__ = ["dequantised", "quantised", "scalar", "tvm_dtype"]
+__all__ = ["dequantised", "quantised", "real", "scalar", "tvm_dtype"]
 
 _NARROW = ("float16", "bfloat16")
 #: what Relax's operators quantise to
@@ -101,6 +101,15 @@ def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: in
         return relax.op.dequantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
 
     return e.value(of_tensor(e.bb, e.tensor(data), call))
+
+
+def real(e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0) -> Value:
+    """The same for operands as operators have them: vectors of one number, and open sizes that must be equal."""
+    scale, zero = scalar(e, scale), None if zero is None else scalar(e, zero)
+    if zero is not None and scale.rank == 1 and zero.rank == 0:
+        zero = e.expand(e.reshape(zero, [1]), scale.sizes)
+    axis %= max(data.rank or 0, 1)
+    return dequantised(e, *_agreed(e, axis, data, scale, zero), axis)
 
 
 def _by_arithmetic(e: Emit, data: Value, scale: Value, zero: Value, axis: int, dtype: str) -> Value:

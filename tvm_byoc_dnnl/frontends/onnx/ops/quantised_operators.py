@@ -22,7 +22,7 @@ from .attention import attention_of_product
 from .convolutions import convolution
 from .pools import averaged, global_average
 from .products import multiplied
-from .quantised import dequantised, quantised, scalar
+from .quantised import dequantised, quantised, real
 
 _MS = "com.microsoft"
 _NARROW = ("float16", "bfloat16")
@@ -30,7 +30,7 @@ _NARROW = ("float16", "bfloat16")
 
 def _real(e: Emit, node: Node, first: int, axis: int = 0) -> Value:
     """The real numbers of three inputs: data, scale, zero point."""
-    return dequantised(e, node.needed(first), scalar(e, node.needed(first + 1)), node.input(first + 2), axis)
+    return real(e, node.needed(first), node.needed(first + 1), node.input(first + 2), axis)
 
 
 def _stored(e: Emit, node: Node, result: Value, first: int, like: Value) -> Value:
@@ -62,7 +62,7 @@ def _bias(e: Emit, bias: Value, x_scale: Value, w_scale: Value) -> Value:
 def _conv(e: Emit, node: Node, x: Value) -> Any:
     bias = node.input(8)
     image, back = _channels(e, node, x)
-    data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
+    data = real(e, image, node.needed(1), node.input(2))
     biased = None if bias is None else _bias(e, bias, node.needed(1), node.needed(4))
     made = convolution(e, node, data, _real(e, node, 3), biased)
     return back(_stored(e, node, made, 6, x))
@@ -77,8 +77,8 @@ def _matmul(e: Emit, node: Node, x: Value) -> Any:
         scale = node.needed(first + 1)
         if (scale.rank or 0) > 1 and scale.shape != (1,) * (scale.rank or 0):
             raise node.refused(f"has scales of {scale}; expected one, or one per row or column")
-        scale = scalar(e, e.cast(scale, "float32") if scale.dtype in _NARROW else scale)
-        operands.append(dequantised(e, data, scale, node.input(first + 2), axis % max(data.rank or 0, 1)))
+        scale = e.cast(scale, "float32") if scale.dtype in _NARROW else scale
+        operands.append(real(e, data, scale, node.input(first + 2), axis))
     result = multiplied(e, *operands)
     scale, zero = node.needed(6), node.input(7)
     scale = e.cast(scale, "float32") if scale.dtype in _NARROW else scale
@@ -116,7 +116,7 @@ _POOLS = {"QLinearAveragePool": averaged, "QLinearGlobalAveragePool": global_ave
 @operator(*_POOLS, domain=_MS)
 def _pooled(e: Emit, node: Node, x: Value) -> Any:
     image, back = _channels(e, node, x)
-    data = dequantised(e, image, scalar(e, node.needed(1)), node.input(2))
+    data = real(e, image, node.needed(1), node.input(2))
     return back(_stored(e, node, _POOLS[node.op](e, node, data), 3, image))
 
 
@@ -213,40 +213,26 @@ def _is_read_as_float(node: Node) -> bool:
 # ---- operators that are no chain of one operator between two casts ----------------------------------------
 
 
-def _real_of(e: Emit, x: Value, scale: Value, zero: Value | None, axis: int) -> Value:
-    """The numbers of a quantised tensor; ``axis`` matters where each of its slices has a scale."""
-    scale, zero = _single(e, scale), None if zero is None else _single(e, zero)
-    if zero is not None and scale.rank == 1 and zero.rank == 0:
-        zero = e.expand(e.reshape(zero, [1]), scale.sizes)
-    attrs: dict[str, Any] = {"axis": axis % len(x.sizes)} if scale.rank else {}
-    made: Value = e.onnx("DequantizeLinear", x, scale, *([] if zero is None else [zero]), opset=13, **attrs)
-    return made
-
-
-def _single(e: Emit, x: Value) -> Value:
-    return e.reshape(x, []) if x.dims == (1,) else x
-
-
 @operator("MatMulIntegerToFloat", domain=_MS)
 def _integer_to_float(e: Emit, node: Node, a: Value, b: Value, a_scale: Value, b_scale: Value) -> Value:
-    return _real_product(e, _real_of(e, a, a_scale, node.input(4), -2), b, b_scale, node.input(5), node.input(6))
+    return _real_product(e, real(e, a, a_scale, node.input(4), -2), b, b_scale, node.input(5), node.input(6))
 
 
 @operator("DynamicQuantizeMatMul", domain=_MS)
 def _dynamic(e: Emit, x: Value, b: Value, scale: Value, zero: Value | None = None, bias: Value | None = None) -> Value:
     quantised, own_scale, own_zero = e.onnx("DynamicQuantizeLinear", x, opset=13, outputs=3)
-    return _real_product(e, _real_of(e, quantised, own_scale, own_zero, -2), b, scale, zero, bias)
+    return _real_product(e, real(e, quantised, own_scale, own_zero, -2), b, scale, zero, bias)
 
 
 def _real_product(e: Emit, left: Value, b: Value, scale: Value, zero: Value | None, bias: Value | None) -> Value:
-    out = e.onnx("MatMul", left, _real_of(e, b, scale, zero, -1), opset=13)
+    out = e.onnx("MatMul", left, real(e, b, scale, zero, -1), opset=13)
     return out if bias is None else out + bias
 
 
 @operator("QAttention", domain=_MS, whole=True)
 def _quantised_attention(e: Emit, node: Node) -> list[Value | None]:
     x, weights, bias, scale, weight_scale = (node.needed(i) for i in range(5))
-    left = _real_of(e, x, scale, node.input(6), -1)
+    left = real(e, x, scale, node.input(6), -1)
     product = _real_product(e, left, weights, weight_scale, node.input(7), bias)
     return attention_of_product(e, node, product, mask=node.input(5), past=node.input(8))
 
@@ -254,20 +240,12 @@ def _quantised_attention(e: Emit, node: Node) -> list[Value | None]:
 @operator("QLinearWhere", domain=_MS)
 def _quantised_where(e: Emit, node: Node, condition: Value) -> Value:
     """The condition, then data, scale and zero point of both operands, and those of the result."""
-    parts = [_real_of(e, node.needed(i), node.needed(i + 1), node.input(i + 2), 0) for i in (1, 4)]
-    return _quantised(e, e.onnx("Where", condition, *parts, opset=13), node, 7, node.needed(1))
+    return _stored(e, node, e.where(condition, _real(e, node, 1), _real(e, node, 4)), 7, node.needed(1))
 
 
 @operator("QLinearReduceMean", domain=_MS)
 def _quantised_mean(e: Emit, node: Node, x: Value, *, axes: Any = None, keepdims: int = 1) -> Value:
-    real = _real_of(e, x, node.needed(1), node.input(2), 0)
-    out = e.onnx("ReduceMean", real, opset=13, axes=axes, keepdims=keepdims)
-    return _quantised(e, out, node, 3, x)
-
-
-def _quantised(e: Emit, x: Value, node: Node, at: int, like: Value) -> Value:
-    zero = node.input(at + 1) or e.const(0, like.dtype)
-    return e.onnx("QuantizeLinear", x, _single(e, node.needed(at)), _single(e, zero), opset=13)
+    return _stored(e, node, e.onnx("ReduceMean", _real(e, node, 0), opset=13, axes=axes, keepdims=keepdims), 3, x)
 
 
 # ---------------------------------------------------------------- recurrent
