@@ -233,6 +233,14 @@ def test_a_model_that_needs_tvm_is_refused_with_the_reason(compiled: Any, reason
     compiled().export_library(path)
     with pytest.raises(byoc.UnsupportedError, match=rf"cannot run without TVM: .*{reason}.*; load it with .*'tvm'"):
         byoc.load(path, runtime="native")
+    assert type(byoc.load(path, runtime="auto")) is byoc.Runner
+
+
+def test_auto_does_without_tvm_where_that_is_possible(folder: Path) -> None:
+    run = byoc.load(folder / "fixed.so", runtime="auto")
+    assert type(run) is type(byoc.load(folder / "fixed.so", runtime="native"))
+    with pytest.raises(byoc.InputError, match="'npu'"):
+        byoc.load(folder / "fixed.so", runtime="auto", options={"npu": {"device": 1}})
 
 
 def test_wrong_files_and_arguments_are_refused(folder: Path, tmp_path: Path) -> None:

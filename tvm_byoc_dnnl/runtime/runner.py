@@ -20,6 +20,7 @@ from ..core.errors import (
     InputIndexError,
     InputValueError,
     OutOfMemoryError,
+    UnsupportedError,
     VendorError,
     one_of,
 )
@@ -255,6 +256,17 @@ def load(
 ) -> Runner: ...
 
 
+@overload
+def load(
+    path: str | PathLike[str],
+    *,
+    runtime: str | None = None,
+    threads: int | None = None,
+    workers: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Runner | NativeRunner: ...
+
+
 def load(
     path: str | PathLike[str],
     *,
@@ -271,7 +283,8 @@ def load(
         The ``.so``.
     runtime : str, optional
         ``"native"`` runs a model of which every call is in a region without TVM, by the code that the package
-        ``tvm-byoc-runtime`` has, too; ``"tvm"``, the default, runs every model.
+        ``tvm-byoc-runtime`` has, too; ``"tvm"``, the default, runs every model; ``"auto"`` is the first of them that
+        can run this one.
     threads, workers, options : optional
         As for `Runner`.
 
@@ -288,13 +301,17 @@ def load(
     OutOfFilesError, OutOfMemoryError
         If no descriptor or no memory is left.
     """
-    one_of("runtime", runtime, (None, "tvm", "native"))
+    one_of("runtime", runtime, (None, "tvm", "native", "auto"))
     with loading(path) as path:
-        if runtime == "native":
-            if options:
-                raise InputError("options are for vendors, whose regions runtime='native' does not run; use 'tvm'")
+        if runtime == "native" and options:
+            raise InputError("options are for vendors, whose regions runtime='native' does not run; use 'tvm'")
+        if runtime == "native" or (runtime == "auto" and not options):
             _native.load()
-            return NativeRunner(path, _library(), threads=threads, workers=workers)
+            try:
+                return NativeRunner(path, _library(), threads=threads, workers=workers)
+            except UnsupportedError:
+                if runtime == "native":
+                    raise
         module = library_file.load(path)
     return Runner(module, threads=threads, workers=workers, options=options)
 
