@@ -14,17 +14,11 @@
 #define BYOC_TILE (BYOC_LANES == 16 ? 6 : 3)
 #define BYOC_WIDTH (4 * BYOC_LANES)
 
-/* How the weights of a product lie: of 4 bits as they are packed, or one in each byte; of 8 bits.
-   A weight is stored as the number that it is above the least one. */
-#ifndef BYOC_COMPRESSED_FORMS
-#define BYOC_COMPRESSED_FORMS
-enum { BYOC_NIBBLES, BYOC_NIBBLE_BYTES, BYOC_WHOLE_BYTES };
-#endif
-
-/* sum += the four products of each lane; `w` without sign, `a` between -127 and 127. */
-BYOC_INLINE BYOC_INTS BYOC_DOT(dot)(const int form, BYOC_INTS sum, BYOC_INTS w, BYOC_INTS a) {
+/* sum += the four products of each lane; `w`: what weights are above the least one, `a` between
+   -127 and 127. */
+BYOC_INLINE BYOC_INTS BYOC_DOT(dot)(const int bits, BYOC_INTS sum, BYOC_INTS w, BYOC_INTS a) {
 #ifdef BYOC_SIMD_VNNI
-  (void)form;
+  (void)bits;
 #if defined(BYOC_SIMD_AVX512) && !defined(__clang__)
   /* GCC copies each sum before the instruction that it knows. */
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a));
@@ -36,7 +30,7 @@ BYOC_INLINE BYOC_INTS BYOC_DOT(dot)(const int form, BYOC_INTS sum, BYOC_INTS w, 
 #endif
 #else
   const BYOC_INTS one = BYOC_OP(set1_epi16)(1);
-  if (form == BYOC_WHOLE_BYTES) { /* |w| <= 128: two products of the other's sign fit 16 bits */
+  if (bits == 8) { /* |w| <= 128: two products of the other's sign fit 16 bits */
 #ifdef BYOC_SIMD_AVX512
     const __mmask64 above = _mm512_movepi8_mask(w);
     const __m512i middle = _mm512_set1_epi8((char)0x80);
@@ -55,9 +49,9 @@ BYOC_INLINE BYOC_INTS BYOC_DOT(dot)(const int form, BYOC_INTS sum, BYOC_INTS w, 
 
 /* `half` of the weights of eight steps of the depth: those of even steps, or of odd ones, where
    they have 4 bits; the first four or the last where they have 8. `w`: of a vector of columns. */
-BYOC_INLINE BYOC_INTS BYOC_DOT(half)(const int form, const char* w, const int half) {
+BYOC_INLINE BYOC_INTS BYOC_DOT(half)(const int bits, const char* w, const int half) {
   const BYOC_INTS low = BYOC_OP(set1_epi8)(15);
-  if (form != BYOC_NIBBLES) return BYOC_NAME(load_ints)(w + half * 4 * BYOC_WIDTH);
+  if (bits == 8) return BYOC_NAME(load_ints)(w + half * 4 * BYOC_WIDTH);
   const BYOC_INTS v = BYOC_NAME(load_ints)(w);
 #ifdef BYOC_SIMD_AVX512
   return _mm512_and_si512(half ? _mm512_maskz_srli_epi32(0xffff, v, 4) : v, low);
@@ -66,43 +60,43 @@ BYOC_INLINE BYOC_INTS BYOC_DOT(half)(const int form, const char* w, const int ha
 #endif
 }
 
-/* totals += a b: `rows` rounded rows from group `first` on, `groups` groups of packed weights.
-   `bytes`: the weights of the groups where they are not packed; else NULL. */
-BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int form, const int has_zeros,
+/* totals += a b: `rows` rounded rows from group `first` on, `groups` groups of packed weights. */
+BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const int has_zeros,
                                         const byoc_compressed_params* p, const char* a,
                                         int64_t first, int64_t groups, const char* b,
-                                        const char* bytes, float* totals) {
+                                        float* totals) {
   const int64_t a_row = byoc_compressed_rounded_bytes(p), group = p->group;
   const int64_t group_bytes = byoc_compressed_group_bytes(p);
-  const int64_t head = byoc_compressed_head(p) * 4, step = form == BYOC_NIBBLES ? 4 : 8;
+  const int64_t head = byoc_compressed_head(p) * 4;
   const char* said = a + byoc_compressed_said(p, first);
   const char* q = a + first * group;
   for (int64_t g = 0; g < groups; ++g, b += group_bytes, said += sizeof(byoc_rounded)) {
     const float* scales = (const float*)b;
-    const char* w = form == BYOC_NIBBLE_BYTES ? bytes + g * group * BYOC_WIDTH : b + head;
+    const char* w = b + head;
     BYOC_INTS sums[BYOC_TILE][4];
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) {
-      const int is_signed = form == BYOC_WHOLE_BYTES && !BYOC_DOTS_UNSIGNED;
+      const int is_signed = bits == 8 && !BYOC_DOTS_UNSIGNED;
       const byoc_rounded* of = (const byoc_rounded*)(said + i / 4 * a_row);
       sums[i / 4][i % 4] = BYOC_OP(set1_epi32)(is_signed ? 0 : of->start);
     }
-    for (int64_t k = 0; k < group; k += 8, q += 8, w += step * BYOC_WIDTH) {
+    for (int64_t k = 0; k < group; k += 8, q += 8, w += bits * BYOC_WIDTH) {
       BYOC_UNROLL
       for (int half = 0; half < 2; ++half) {
         BYOC_INTS of[4];
         BYOC_UNROLL
         for (int j = 0; j < 4; ++j) {
-          if (form != BYOC_NIBBLE_BYTES && half == 0) {
-            __builtin_prefetch(w + 2048 + 4 * j * BYOC_LANES);
+          /* Otherwise what comes next is fetched in time, and this takes more than it gives. */
+          if (bits == 4 && rows > 2 && half == 0) {
+            __builtin_prefetch(w + 4096 + 4 * j * BYOC_LANES);
           }
-          of[j] = BYOC_DOT(half)(form, w + 4 * j * BYOC_LANES, half);
+          of[j] = BYOC_DOT(half)(bits, w + 4 * j * BYOC_LANES, half);
         }
         BYOC_UNROLL
         for (int r = 0; r < rows; ++r) {
           const BYOC_INTS x = BYOC_OP(set1_epi32)(*(const byoc_four*)(q + r * a_row + 4 * half));
           BYOC_UNROLL
-          for (int j = 0; j < 4; ++j) sums[r][j] = BYOC_DOT(dot)(form, sums[r][j], of[j], x);
+          for (int j = 0; j < 4; ++j) sums[r][j] = BYOC_DOT(dot)(bits, sums[r][j], of[j], x);
         }
       }
     }
@@ -125,18 +119,16 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int form, const in
   }
 }
 
-BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, int form, const byoc_compressed_params* p,
-                                           const char* a, int64_t first, int64_t groups,
-                                           const char* b, const char* bytes, float* totals) {
-#define BYOC_CASE(rows, form, zeros)                                                  \
-  case ((rows) * 4 + (form)) * 2 + (zeros):                                           \
-    BYOC_DOT(integer_rows)(rows, form, zeros, p, a, first, groups, b, bytes, totals); \
+BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, const byoc_compressed_params* p, const char* a,
+                                           int64_t first, int64_t groups, const char* b,
+                                           float* totals) {
+#define BYOC_CASE(rows, bits, zeros)                                           \
+  case (rows) * 4 + (bits) / 8 * 2 + (zeros):                                  \
+    BYOC_DOT(integer_rows)(rows, bits, zeros, p, a, first, groups, b, totals); \
     break;
-#define BYOC_FORM(rows, form) BYOC_CASE(rows, form, 0) BYOC_CASE(rows, form, 1)
-#define BYOC_CASES(rows)        \
-  BYOC_FORM(rows, BYOC_NIBBLES) \
-  BYOC_FORM(rows, BYOC_NIBBLE_BYTES) BYOC_FORM(rows, BYOC_WHOLE_BYTES)
-  switch ((rows * 4 + form) * 2 +
+#define BYOC_CASES(rows) \
+  BYOC_CASE(rows, 4, 0) BYOC_CASE(rows, 4, 1) BYOC_CASE(rows, 8, 0) BYOC_CASE(rows, 8, 1)
+  switch (rows * 4 + p->bits / 8 * 2 +
           (p->has_zero_points != 0)) { /* constants in each, so that the sums stay in registers */
     BYOC_CASES(1)
     BYOC_CASES(2)
@@ -150,43 +142,24 @@ BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, int form, const byoc_compre
       break;
   }
 #undef BYOC_CASES
-#undef BYOC_FORM
 #undef BYOC_CASE
 }
 
-/* One panel of sums: `rows` rounded rows from `a` on. `bytes`: room for a block of weights. */
+/* One panel of sums: `rows` rounded rows from `a` on. */
 BYOC_NO_INLINE void BYOC_DOT(integer_panel)(const byoc_compressed_params* p, const char* a,
-                                            int64_t rows, const char* b, float* sums, char* bytes) {
-  const int64_t groups = p->depth / p->group, words = p->group * BYOC_WIDTH / 2;
-  const int unpacks = p->bits == 4 && rows > BYOC_TILE;
-  const int form = p->bits == 8 ? BYOC_WHOLE_BYTES : unpacks ? BYOC_NIBBLE_BYTES : BYOC_NIBBLES;
+                                            int64_t rows, const char* b, float* sums) {
+  const int64_t groups = p->depth / p->group;
   /* Where weights are read several times, they come from the cache. */
   const int64_t block = rows > BYOC_TILE ? byoc_compressed_block_groups(p) : groups;
   const byoc_passes passes = byoc_in_passes(rows, BYOC_TILE);
   memset(sums, 0, (size_t)(rows * BYOC_WIDTH) * sizeof(*sums));
-  for (int64_t g = 0; g < groups; g += block) {
-    const int64_t some = byoc_min(block, groups - g);
-    for (int64_t i = 0; unpacks && i < some; ++i) {
-      const char* from = b + i * byoc_compressed_group_bytes(p) + byoc_compressed_head(p) * 4;
-      char* to = bytes + i * p->group * BYOC_WIDTH;
-      for (int64_t k = 0; k < words; k += 4 * BYOC_WIDTH) {
-        BYOC_UNROLL
-        for (int j = 0; j < 8; ++j) {
-          BYOC_NAME(store_ints)
-          (to + 2 * k + j * 4 * BYOC_LANES,
-           BYOC_DOT(half)(BYOC_NIBBLES, from + k + j % 4 * 4 * BYOC_LANES, j / 4));
-        }
-      }
-    }
-    float* to = sums;
-    const char* row = a;
-    for (int64_t pass = 0; pass < passes.count; ++pass) {
+  for (int64_t g = 0; g < groups; g += block, b += block * byoc_compressed_group_bytes(p)) {
+    for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
       const int64_t present = byoc_pass_rows(&passes, pass);
-      BYOC_DOT(integer_tile)((int)present, form, p, row, g, some, b, bytes, to);
-      row += present * byoc_compressed_rounded_bytes(p);
-      to += present * BYOC_WIDTH;
+      BYOC_DOT(integer_tile)((int)present, p, a + top * byoc_compressed_rounded_bytes(p), g,
+                             byoc_min(block, groups - g), b, sums + top * BYOC_WIDTH);
+      top += present;
     }
-    b += some * byoc_compressed_group_bytes(p);
   }
 }
 

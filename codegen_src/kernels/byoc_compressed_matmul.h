@@ -5,7 +5,7 @@
      dst[m][n] = sum over k of src[m][k] * (weights[n][k] - zero_points[n][g]) * scales[n][g]
                                                                             g = k / group
 
-   For a few rows the weights are read once, from memory, and become floats in registers.
+   For a few rows the weights become floats in registers, once for every four rows (with AVX2 two).
    For more rows each block of them is decompressed into the cache, and multiplied from there.
 
    The source may be rounded to 8 bits: each group of a row has a scale, its largest magnitude
@@ -138,8 +138,10 @@ BYOC_FUNCTION int byoc_compressed_matmul(const int64_t* params, void* const* dat
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
-/* Rows whose sums stay in registers, beside four vectors of weights. */
+/* Rows whose sums stay in registers, beside four vectors of weights; and beside those of a group.
+ */
 #define BYOC_TILE (BYOC_LANES == 16 ? 6 : 3)
+#define BYOC_DIRECT (BYOC_LANES == 16 ? 4 : 2)
 #define BYOC_WIDTH (4 * BYOC_LANES)
 
 /* Weight `i` of those in each word, as a part of the mantissa of a number that is 2^n larger, where
@@ -182,7 +184,7 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(weight)(const int bits, BYOC_INTS words, const in
 /* totals += a b for one panel: as many rows of `a` as `rows`, `groups` groups of packed weights. */
 BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, const int has_zeros,
                                             const byoc_compressed_params* p, const float* a,
-                                            const char* b, float* totals, int64_t totals_row) {
+                                            const char* b, float* totals) {
   const int64_t groups = p->depth / p->group, group = p->group, head = byoc_compressed_head(p);
   BYOC_VEC total[4][4];
   BYOC_UNROLL
@@ -202,7 +204,7 @@ BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, cons
       BYOC_INTS words[4];
       BYOC_UNROLL
       for (int j = 0; j < 4; ++j) {
-        __builtin_prefetch(q + 2048 + 4 * j * BYOC_LANES);
+        __builtin_prefetch(q + 4096 + 4 * j * BYOC_LANES);
         words[j] = BYOC_NAME(load_ints)(q + 4 * j * BYOC_LANES);
       }
       BYOC_UNROLL
@@ -226,19 +228,19 @@ BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, cons
   }
   BYOC_UNROLL
   for (int i = 0; i < 4 * rows; ++i) {
-    BYOC_NAME(store)(totals + i / 4 * totals_row + i % 4 * BYOC_LANES, total[i / 4][i % 4]);
+    BYOC_NAME(store)(totals + i / 4 * BYOC_WIDTH + i % 4 * BYOC_LANES, total[i / 4][i % 4]);
   }
 }
 
-BYOC_NO_INLINE void BYOC_NAME(compressed_direct)(const byoc_compressed_params* p, const float* a,
-                                                 const char* b, float* totals, int64_t row) {
-#define BYOC_CASE(rows, bits, zeros)                                     \
-  case (rows) * 4 + (bits) / 8 * 2 + (zeros):                            \
-    BYOC_NAME(compressed_rows)(rows, bits, zeros, p, a, b, totals, row); \
+BYOC_NO_INLINE void BYOC_NAME(compressed_direct)(int rows, const byoc_compressed_params* p,
+                                                 const float* a, const char* b, float* totals) {
+#define BYOC_CASE(rows, bits, zeros)                                \
+  case (rows) * 4 + (bits) / 8 * 2 + (zeros):                       \
+    BYOC_NAME(compressed_rows)(rows, bits, zeros, p, a, b, totals); \
     break;
 #define BYOC_CASES(rows) \
   BYOC_CASE(rows, 4, 0) BYOC_CASE(rows, 4, 1) BYOC_CASE(rows, 8, 0) BYOC_CASE(rows, 8, 1)
-  switch (p->rows * 4 + p->bits / 8 * 2 + p->has_zero_points) {
+  switch (rows * 4 + p->bits / 8 * 2 + p->has_zero_points) {
     BYOC_CASES(1)
     BYOC_CASES(2)
 #ifdef BYOC_SIMD_AVX512
@@ -257,18 +259,23 @@ BYOC_INLINE void BYOC_NAME(decompress_bits)(const int bits, const byoc_compresse
                                             const char* b, float* to) {
   const float* scales = (const float*)b;
   const char* q = b + byoc_compressed_head(p) * 4;
+  BYOC_VEC scale[4], zero[4];
+  BYOC_UNROLL
   for (int j = 0; j < 4; ++j) {
-    const BYOC_VEC scale = BYOC_NAME(load)(scales + j * BYOC_LANES);
-    const BYOC_VEC zero = p->has_zero_points ? BYOC_NAME(load)(scales + BYOC_WIDTH + j * BYOC_LANES)
-                                             : BYOC_NAME(set)(0.f);
-    float* out = to + j * BYOC_LANES;
-    for (int64_t k = 0; k < p->group; k += 32 / bits, out += 32 / bits * BYOC_WIDTH) {
-      const BYOC_INTS words =
-          BYOC_NAME(load_ints)(q + k * bits / 8 * BYOC_WIDTH + 4 * j * BYOC_LANES);
+    scale[j] = BYOC_NAME(load)(scales + j * BYOC_LANES);
+    zero[j] = p->has_zero_points ? BYOC_NAME(load)(scales + BYOC_WIDTH + j * BYOC_LANES)
+                                 : BYOC_NAME(set)(0.f);
+  }
+  for (int64_t k = 0; k < p->group; k += 32 / bits, q += 4 * BYOC_WIDTH) {
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      __builtin_prefetch(q + 4096 + 4 * j * BYOC_LANES);
+      const BYOC_INTS words = BYOC_NAME(load_ints)(q + 4 * j * BYOC_LANES);
       BYOC_UNROLL
       for (int i = 0; i < 32 / bits; ++i) {
         BYOC_NAME(store)
-        (out + i * BYOC_WIDTH, (BYOC_NAME(weight)(bits, words, i) - zero) * scale);
+        (to + (k + i) * BYOC_WIDTH + j * BYOC_LANES,
+         (BYOC_NAME(weight)(bits, words, i) - zero[j]) * scale[j]);
       }
     }
   }
@@ -387,14 +394,19 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
     const char* source = rounded + row * byoc_compressed_rounded_bytes(p);
 #if BYOC_HAS_VNNI
     if (p->has_vnni) {
-      BYOC_NAME(integer_panel_vnni)(p, source, rows, b, sums, (char*)weights);
+      BYOC_NAME(integer_panel_vnni)(p, source, rows, b, sums);
     } else
 #endif
     {
-      BYOC_NAME(integer_panel_pairs)(p, source, rows, b, sums, (char*)weights);
+      BYOC_NAME(integer_panel_pairs)(p, source, rows, b, sums);
     }
   } else if (p->rows <= byoc_compressed_direct_rows(p)) {
-    BYOC_NAME(compressed_direct)(p, a, b, sums, BYOC_WIDTH);
+    const byoc_passes passes = byoc_in_passes(rows, BYOC_DIRECT);
+    for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
+      const int64_t present = byoc_pass_rows(&passes, pass);
+      BYOC_NAME(compressed_direct)((int)present, p, a + top * p->depth, b, sums + top * BYOC_WIDTH);
+      top += present;
+    }
   } else {
     for (int64_t g = 0; g < groups; g += block) {
       const int64_t some = byoc_min(block, groups - g), depth = some * p->group;
@@ -430,6 +442,7 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_part)(const byoc_compressed_params* p, 
 }
 
 #undef BYOC_TILE
+#undef BYOC_DIRECT
 #undef BYOC_WIDTH
 
 #endif /* BYOC_COMPRESSED_MATMUL_H_ */

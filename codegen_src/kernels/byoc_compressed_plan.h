@@ -52,20 +52,21 @@ BYOC_FUNCTION int64_t byoc_compressed_packed_bytes(const byoc_compressed_params*
 
 /* More rows than this are multiplied with weights that have been decompressed into the cache. */
 BYOC_FUNCTION int64_t byoc_compressed_direct_rows(const byoc_compressed_params* p) {
-  return p->isa == BYOC_AVX512 ? 4 : p->isa == BYOC_AVX2 ? 2 : 0;
+  return p->isa == BYOC_AVX512 ? 16 : p->isa == BYOC_AVX2 ? 2 : 0;
 }
-/* Groups that are decompressed at a time: at most 256 weights of each column. */
+/* Groups that are multiplied at a time: at most 64 weights of each column where they are
+   decompressed, 256 where they stay as they are. */
 BYOC_FUNCTION int64_t byoc_compressed_block_groups(const byoc_compressed_params* p) {
-  const int64_t groups = p->depth / p->group, most = p->group >= 256 ? 1 : 256 / p->group;
-  return groups < most ? groups : most;
+  const int64_t groups = p->depth / p->group, most = (p->rounds ? 256 : 64) / p->group;
+  return byoc_max(1, byoc_min(groups, most));
 }
 /* Rows that are computed at a time. */
 #define BYOC_COMPRESSED_ROWS 128
 /* Floats that a thread needs for its sums and for decompressed weights. */
 BYOC_FUNCTION int64_t byoc_compressed_thread_floats(const byoc_compressed_params* p) {
   const int64_t rows = byoc_min(p->rows, BYOC_COMPRESSED_ROWS);
-  const int64_t depth =
-      p->rows <= byoc_compressed_direct_rows(p) ? 0 : byoc_compressed_block_groups(p) * p->group;
+  const int is_direct = p->rounds || p->rows <= byoc_compressed_direct_rows(p);
+  const int64_t depth = is_direct ? 0 : byoc_compressed_block_groups(p) * p->group;
   return (rows + depth) * byoc_compressed_panel(p);
 }
 

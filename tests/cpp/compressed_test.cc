@@ -267,7 +267,7 @@ TEST(EveryTailOfAProductWithCompressedWeights) {
 TEST(LongGroupsAndManyBlocks) {
   for (int64_t isa : Implementations()) {
     for (int64_t group : {64, 128, 1024}) {
-      for (int64_t rows : {1, 9}) {
+      for (int64_t rows : {1, 9, 20}) {
         Call call{};
         call.p = {isa, rows, /*depth=*/1024, /*columns=*/70, group, /*bits=*/4, 1, 0, 0, 0, 0};
         CHECK(WorstError(call, 2) < 1e-6);
