@@ -56,6 +56,8 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray], int, d
     "infinities of float8": ("IsInf", {"x": SPECIAL.astype(ml_dtypes.float8_e5m2)}, {}, 20, {"detect_positive": 0}),
     "signs of bfloat16": ("Sign", {"x": SPECIAL.astype(_HALF)}, {}, 13, {}),
     "the largest of no truth values": ("ReduceMax", {"x": np.zeros((3, 0), bool)}, {"axes": np.array([1])}, 20, {}),
+    "infinities among exponents": ("ReduceLogSumExp", {"x": np.array([[1, np.inf], [-np.inf, 2]], "float32")},
+                                   {"axes": np.array([1])}, 20, {}),
     "a size of 0 that is no copy": ("Reshape", {"x": _rand(0, 3, 4)}, {"shape": np.array([3, 4, 0])}, 25,
                                     {"allowzero": 1}),
     "a NaN beside": ("Resize", {}, {"x": np.array([[[[1, np.nan, 2, 3, 4]]]], "float32"), "r": np.zeros(0, "float32"),

@@ -64,6 +64,7 @@ def _sum(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
 
 def _log_sum_exp(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
     largest = e.max(x, axis=axes, keepdims=True)
+    largest = e.where(abs(largest) < math.inf, largest, 0)  # ∞ − ∞ is no number
     found = e.log(e.sum(e.exp(x - largest), axis=axes, keepdims=True)) + largest
     return found if keep else e.squeeze(found, axis=axes)
 
