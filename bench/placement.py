@@ -18,6 +18,7 @@ import click
 import tvm
 
 import tvm_byoc_dnnl as byoc
+from bench.collage import COLLAGE
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.testing.bench import find_model
 from tvm_byoc_dnnl.tuning.database import choices_of
@@ -25,11 +26,14 @@ from tvm_byoc_dnnl.tuning.plans import Planner, prepared
 from tvm_byoc_dnnl.tuning.tune import race_apart, seconds_of
 
 _FAR = 3.0  # what takes so many times longer than the default placement is timed once, and not in turns
-NETWORKS = ("squeezenet", "densenet121", "resnet50", "inception_v1", "resnet18", "mobilenet_v2", "bert_base")
+#: those of Collage's table
+NETWORKS = ("bert_base", "mobilenet_v2", "resnet50", "gpt2_prefill", *COLLAGE)
 
 
 def network(name: str) -> tvm.IRModule:
-    """A network of the zoo, or one of the light ones, with fixed sizes."""
+    """A network of the zoo or of `COLLAGE`, or one of the light ones, with fixed sizes."""
+    if name in COLLAGE:
+        return byoc.to_relax(COLLAGE[name]())
     if name not in ZOO:
         return byoc.to_relax(find_model(name).read())
     return byoc.to_relax(zoo_model(name).model, shapes=zoo_model(name).shapes or None)
