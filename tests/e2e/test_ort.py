@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
 import warnings
+from functools import partial
 
 import numpy as np
 import onnx
@@ -61,6 +63,7 @@ CALLS = {
     "lists": (None, {"x": [[1.0, 2.0, 3.0]], "k": [1, 2, 3]}),
     "an array that is not dense": (None, {"x": np.ones((4, 6), "float32")[::2, ::2], "k": np.arange(6)[::2]}),
     "an unknown output": (["w"], feed()),
+    "a text in the place of names": ("z", feed()),
     "an unknown input": (None, {**feed(), "w": np.ones(3)}),
     "a missing input": (None, {"x": feed()["x"]}),
     "no input": (None, {}),
@@ -168,6 +171,39 @@ def test_bindings():
         into[:] = 0
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other)
+
+
+def _wrong_bound(package, binding, shape, dtype):
+    binding.bind_ortvalue_output("z", package.OrtValue.ortvalue_from_shape_and_type(shape, dtype))
+
+
+BINDINGS = {
+    "an unknown input": lambda package, binding: binding.bind_cpu_input("w", np.ones(3)),
+    "an unknown output": lambda package, binding: binding.bind_output("w"),
+    "no output": lambda package, binding: None,
+    "a tensor of a wrong shape": lambda package, binding: _wrong_bound(package, binding, [7], np.float32),
+    "a tensor of a wrong dtype": lambda package, binding: _wrong_bound(package, binding, [2, 3], np.float64),
+    "a list": lambda package, binding: package.OrtValue.ortvalue_from_numpy([1.0]),
+    "texts": lambda package, binding: package.OrtValue.ortvalue_from_numpy(np.array(["a"])),
+}
+
+
+@pytest.mark.parametrize("name", BINDINGS)
+def test_a_wrong_binding(name):
+    for package in (ours, theirs):
+        session = package.InferenceSession(model(TWO_OUTPUTS))
+        binding = session.io_binding()
+        for key, value in feed().items():
+            binding.bind_cpu_input(key, value)
+        run = [partial(BINDINGS[name], package, binding), partial(session.run_with_iobinding, binding)]
+        assert outcome(lambda run=run: [call() for call in run]) == "RuntimeError"
+
+
+def test_a_session_says_what_to_send_instead_of_it():
+    with pytest.raises(TypeError, match="give the other process the path"):
+        pickle.dumps(ours.InferenceSession(model(TWO_OUTPUTS)))
+    with pytest.raises(TypeError, match="is a RunOptions; expected SessionOptions"):
+        ours.InferenceSession(model(TWO_OUTPUTS), ours.RunOptions())
 
 
 def test_tensors():

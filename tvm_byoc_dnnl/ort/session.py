@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import onnx
@@ -120,6 +120,8 @@ class InferenceSession:
     ) -> None:
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        if not isinstance(sess_options, (SessionOptions, type(None))):
+            raise TypeError(f"sess_options is a {type(sess_options).__name__}; expected SessionOptions of this package")
         self._options = sess_options if sess_options is not None else SessionOptions()
         self._model = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._providers: dict[str, Any] = {"providers": providers, "provider_options": provider_options}
@@ -186,6 +188,12 @@ class InferenceSession:
             for argument in arguments:
                 own[argument.name].type, own[argument.name].shape = argument.type, argument.shape
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an InferenceSession cannot be pickled: give the other process the path of the model, and make "
+            "a session there"
+        )
+
     def get_inputs(self) -> list[NodeArg]:
         """The inputs, without those that only repeat an initialiser."""
         return list(self._inputs.values())
@@ -248,6 +256,8 @@ class InferenceSession:
 
         Raises
         ------
+        TypeError
+            If the names are no list, or the feed is no mapping.
         ValueError
             If an input is missing.
         InvalidArgument
@@ -255,6 +265,9 @@ class InferenceSession:
         Fail, RuntimeException
             If the model fails.
         """
+        if isinstance(output_names, str) or not isinstance(input_feed, Mapping):
+            got = f"{type(output_names).__name__} and {type(input_feed).__name__}"
+            raise TypeError(f"run() got {got}; expected a list of output names, or None, and a mapping of inputs")
         missing = [name for name in self._inputs if name not in input_feed]
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")

@@ -51,7 +51,9 @@ class OrtValue:
     def ortvalue_from_numpy(cls, numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         """The tensor of an array."""
         _on_cpu(device_type)
-        return cls(np.ascontiguousarray(numpy_obj))
+        if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OSU":
+            raise RuntimeError("Creation of OrtValues is currently only supported from non-string numpy arrays")
+        return cls(numpy_obj if numpy_obj.flags.c_contiguous else numpy_obj.copy())
 
     @classmethod
     def ortvalue_from_shape_and_type(
@@ -107,7 +109,10 @@ class OrtValue:
 
     def update_inplace(self, np_arr: np.ndarray) -> None:
         """Write other numbers into its memory."""
-        np.copyto(self._array, np_arr, casting="no")
+        if np_arr.shape != self._array.shape or np_arr.dtype != self._array.dtype:
+            got, want = (f"{a.dtype.name}{list(a.shape)}" for a in (np_arr, self._array))
+            raise RuntimeError(f"got an array {got} for a tensor {want}; expected the same dtype and shape")
+        np.copyto(self._array, np_arr)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._array, dtype, copy=bool(copy)) if copy or dtype else self._array
@@ -115,6 +120,9 @@ class OrtValue:
 
 class _Session(Protocol):
     def run(self, output_names: Sequence[str] | None, input_feed: Any, run_options: Any = None) -> list[Any]: ...
+    def get_inputs(self) -> list[Any]: ...
+    def get_outputs(self) -> list[Any]: ...
+    def get_overridable_initializers(self) -> list[Any]: ...
 
 
 class IOBinding:
@@ -127,6 +135,8 @@ class IOBinding:
     """
 
     def __init__(self, session: _Session) -> None:
+        self._known = {a.name for a in (*session.get_inputs(), *session.get_overridable_initializers())}
+        self._results_known = {a.name for a in session.get_outputs()}
         self._inputs: dict[str, Any] = {}
         #: name → the memory that takes the output, or `None` for new memory
         self._outputs: dict[str, OrtValue | None] = {}
@@ -134,17 +144,17 @@ class IOBinding:
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
         """Bind an input to an array."""
-        self._inputs[name] = arr_on_cpu
+        self._inputs[_named(name, self._known)] = arr_on_cpu
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
         """Bind an input to memory by its address."""
-        self._inputs[name] = _at(device_type, element_type, shape, buffer_ptr)
+        self._inputs[_named(name, self._known)] = _at(device_type, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an input to a tensor."""
-        self._inputs[name] = ortvalue.numpy()
+        self._inputs[_named(name, self._known)] = ortvalue.numpy()
 
     def bind_output(
         self,
@@ -157,6 +167,7 @@ class IOBinding:
     ) -> None:
         """Bind an output to memory by its address, or to new memory."""
         _on_cpu(device_type)
+        _named(name, self._results_known)
         if buffer_ptr is None:
             self._outputs[name] = None
         elif element_type is None or shape is None:
@@ -166,7 +177,7 @@ class IOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an output to a tensor, which the next calls write to."""
-        self._outputs[name] = ortvalue
+        self._outputs[_named(name, self._results_known)] = ortvalue
 
     def synchronize_inputs(self) -> None:
         """Wait for copies between devices; there are none."""
@@ -191,6 +202,8 @@ class IOBinding:
         self._results = []
 
     def _run(self, session: _Session, options: Any) -> None:
+        if not self._outputs:
+            raise RuntimeError("Error in execution: At least one output should be requested.")
         values = session.run(list(self._outputs), self._inputs, options)
         self._results = []
         for value, into in zip(values, self._outputs.values(), strict=True):
@@ -199,6 +212,12 @@ class IOBinding:
                 continue
             into.update_inplace(value)
             self._results.append(into)
+
+
+def _named(name: str, known: set[str]) -> str:
+    if name not in known:
+        raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list {sorted(known)}")
+    return name
 
 
 def _at(device: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
