@@ -35,7 +35,7 @@ def saved(library, tmp_path):
     """A function: the file of a model whose only call is a region of the runner's."""
     byoc.register_annotate_compiler("c_npu", ["relax.abs"])
 
-    def get(compatibility="acme 1", data=np.float32(3).tobytes(), dtype="float32"):
+    def get(compatibility="acme 1", data=np.float32(3).tobytes(), dtype="float32", after=None):
         @byoc.register_codegen("c_npu", override=True)
         def codegen(functions, options, names):
             symbols = [str(f.attrs["global_symbol"]) for f in functions]
@@ -45,9 +45,10 @@ def saved(library, tmp_path):
         builder = relax.BlockBuilder()
         with builder.function("main", [x]):
             with builder.dataflow():
-                result = builder.emit_output(relax.op.abs(x))
+                value = builder.emit(relax.op.abs(x))
+                result = builder.emit_output(after(value) if after else value)
             builder.emit_func_output(result)
-        byoc.compile(builder.get(), "c_npu", policy=byoc.RegionPolicy()).export_library(tmp_path / "m.so")
+        byoc.compile(builder.get(), ["c_npu", "dnnl"], policy=byoc.RegionPolicy()).export_library(tmp_path / "m.so")
         return tmp_path / "m.so"
 
     byoc.register_blob_runner("c_npu", library=library, options={"device": 0})
@@ -114,6 +115,11 @@ def test_a_program_without_python_is_refused_in_the_same_way(saved, without_pyth
     path = saved(compatibility, data)
     with pytest.raises(byoc.ArtifactError, match=re.escape(message)):
         byoc.load(path)
+
+
+def test_the_runtime_without_tvm_says_why_it_cannot_run_it(saved):
+    with pytest.raises(byoc.UnsupportedError, match="region c_npu_0 is run by its vendor's own code"):
+        byoc.load(saved(after=relax.op.exp), runtime="native")
 
 
 def test_an_element_type_that_c_does_not_have_is_an_error(saved):

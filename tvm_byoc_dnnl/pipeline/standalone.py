@@ -173,7 +173,8 @@ def program_of(mod: tvm.IRModule, main: relax.Function) -> bytes:
 class _Program:
     def __init__(self, mod: tvm.IRModule, main: relax.Function) -> None:
         self._main = main
-        self._regions = _native.regions(external_modules(mod))
+        self._modules = external_modules(mod)
+        self._regions = _native.regions(self._modules)
         self._builder = GraphBuilder("main")
         self._calls: list[dict[str, Any]] = []
 
@@ -230,6 +231,8 @@ class _Program:
             return self._call({}, [source.id], var.ty)
         symbol = str(getattr(value.args[0], "global_symbol", "")) if name == "relax.call_dps_packed" else ""
         region = self._regions.get(symbol)
+        if region is None and symbol and any(m.implements_function(symbol) for m in self._modules):
+            raise Reject(f"region {symbol} is run by its vendor's own code")
         if region is None:
             raise Reject(f"TVM computes {symbol or name}")
         if list(region["caches"]()):
