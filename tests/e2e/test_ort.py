@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import subprocess
@@ -281,3 +282,10 @@ def test_a_program_that_imports_onnxruntime(tmp_path):
     program = [sys.executable, "-m", "tvm_byoc_dnnl.ort", "app.py", "m.onnx"]
     result = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert "refused" in result.stdout, result.stderr
+
+
+def test_a_terminal_shows_that_a_model_is_loaded(monkeypatch):
+    shown = []
+    monkeypatch.setattr("tvm_byoc_dnnl.ort.session.progress", lambda m: shown.append(m) or contextlib.nullcontext())
+    ours.InferenceSession(model(TWO_OUTPUTS), fallback=False)
+    assert shown == ["Loading a model, which is compiled at its first use …"]

@@ -15,6 +15,7 @@ import click
 from ..api.compile import ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS
 from ..core.errors import InputError
 from ..core.files import opened, written
+from ..core.progress import progress
 from ..vendors.namespaces import parse_option
 from .common import (
     EXISTING_FILE,
@@ -29,7 +30,6 @@ from .common import (
     model_options,
     placement_option,
     precision_options,
-    progress,
     say,
     write_data,
 )

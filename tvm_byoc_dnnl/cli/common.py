@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -30,19 +29,6 @@ NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
 def say(message: str) -> None:
     """A line that is no result."""
     click.echo(message, err=True)
-
-
-@contextlib.contextmanager
-def progress(message: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal which work is being done; the value changes the message."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False, markup=False)
-    if not console.is_terminal:
-        yield lambda message: None
-        return
-    with console.status(message) as status:
-        yield status.update
 
 
 def _compilers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:

@@ -16,6 +16,7 @@ from ..api.compile import ARGUMENTS, DEFAULT_COMPILER
 from ..calls.model import ReportData, from_record
 from ..core.errors import InputError
 from ..core.files import read_text, write_text
+from ..core.progress import progress
 from ..core.tensor_info import TensorInfo, shape_options
 from ..pipeline.library_file import is_library
 from .common import (
@@ -30,7 +31,6 @@ from .common import (
     model_options,
     placement_option,
     precision_options,
-    progress,
     registered,
     say,
     write_data,

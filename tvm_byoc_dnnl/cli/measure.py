@@ -11,6 +11,7 @@ import click
 
 from ..core.errors import InputError
 from ..core.files import write_text
+from ..core.progress import progress
 from ..pipeline.library_file import is_library
 from ..runtime.comparison import as_tolerances
 from .build import read_arrays
@@ -22,7 +23,6 @@ from .common import (
     model_options,
     placement_option,
     precision_options,
-    progress,
     say,
     write_data,
 )

@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from ..api.compile import compile
 from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError
+from ..core.progress import progress
 from ..frontends.onnx.importer import load_onnx
 from ..frontends.onnx.inputs import deciding_inputs
 from ..onnx_backend import PreparedModel
@@ -161,7 +162,9 @@ class InferenceSession:
         model = proto if isinstance(self._model, bytes) else self._model
         if any(name in self._inputs for name in deciding_inputs(proto)):
             return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
-        return Runner(compile(model, shapes=fixed or None, **settings))
+        name = "a model" if isinstance(self._model, bytes) else Path(self._model).name
+        with progress(f"Loading {name}, which is compiled at its first use …"):
+            return Runner(compile(model, shapes=fixed or None, **settings))
 
     def _name_outputs(self) -> None:
         """Give outputs that the file says little of what the compiled model says."""
