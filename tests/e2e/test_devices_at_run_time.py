@@ -23,7 +23,7 @@ ALL = byoc.RegionPolicy()
 @pytest.fixture
 def device():
     """A backend for negative and add, whose device can be lost."""
-    state = SimpleNamespace(lost="", calls=0, loaded=[], answer=True)
+    state = SimpleNamespace(lost="", calls=0, loaded=[], answer=True, before_lost=lambda: None)
 
     def load(data, options):
         state.loaded.append(dict(options))
@@ -32,6 +32,7 @@ def device():
         def run(*tensors):
             state.calls += 1
             if state.lost:
+                state.before_lost()
                 raise RuntimeError(state.lost)
             value = np.from_dlpack(tensors[0])
             for op in program:
@@ -128,6 +129,7 @@ def test_every_thread_goes_on(device, tmp_path):
     runner = byoc.load(compiled(tmp_path, fallback=True))
     runner(X)
     device.lost, results = "lost", []
+    device.before_lost = threading.Barrier(4, timeout=60).wait  # all are in the device when the first goes on
     threads = [threading.Thread(target=lambda: results.append(runner(X))) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -47,6 +47,7 @@ class Machines:
     def start(self) -> relax.VirtualMachine:
         """Make the machine of the calling thread."""
         made: list[relax.VirtualMachine] = []
+        self._local.entry = self._entry  # which another thread may change
         memory = "pooled" if self.pooled else "naive"
         make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu(), memory)), self._threads)
         with knowing(opening=Opening(self._options)):
@@ -58,10 +59,10 @@ class Machines:
                 with knowing(is_described=True):
                     make()
                 self._local.machine = made[0]
-                if self._entry in FALLBACK_FUNCTIONS.values() or self.without_devices(error) is None:
+                if self._local.entry in FALLBACK_FUNCTIONS.values() or self.without_devices(error) is None:
                     raise
         self._local.machine = made[0]
-        self._local.function = limited(made[0][self._entry], self._threads)
+        self._local.function = limited(made[0][self._local.entry], self._threads)
         return made[0]
 
     def function(self) -> Any:
@@ -82,12 +83,15 @@ class Machines:
         """The model's function in which TVM computes what others did, after an error; None where it has none."""
         module = self._local.machine.module
         form = next((f for f in FALLBACK_FUNCTIONS.items() if module.implements_function(f[1])), None)
-        if form is None or self._entry != "main":
+        if form is None or self._local.entry != "main":
             return None
         goes_on, name = form
-        _logger.warning("a device failed, and TVM goes on %s: %s", "from now on" if goes_on is True else "once", error)
+        if self._entry == "main":  # else another thread has said so
+            _logger.warning(
+                "a device failed, and TVM goes on %s: %s", "from now on" if goes_on is True else "once", error
+            )
         if goes_on is True:
-            self._entry = name
+            self._entry = self._local.entry = name
         function = limited(self._local.machine[name], self._threads)
         if goes_on is True:
             self._local.function = function
