@@ -30,13 +30,11 @@ from .graph.sizes import trial_sizes as trial_sizes, whole_factor as whole_facto
 from .ir.tvm_compat import (
     buffer_loads as buffer_loads,
     buffer_of as buffer_of,
-    constant_numpy as constant_numpy,
     dtype_of as dtype_of,
     is_constant as is_constant,
-    make_constant as make_constant,
-    shape_dims as shape_dims,
-    static_shape as static_shape,
 )
+from .ir.constants import constant_numpy as constant_numpy, make_constant as make_constant
+from .ir.relax_utils import shape_dims as shape_dims, static_shape as static_shape
 from .prepare.rewrite import Scope as Scope, rewrite_pass as rewrite_pass
 from .regions.cost import RegionPolicy as RegionPolicy, Work as Work, is_cheap as is_cheap
 from .regions.failure import describe as describe

@@ -14,7 +14,8 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.weights_models import TOKENS, weighty_model
-from tvm_byoc_dnnl.ir.tvm_compat import constant_numpy, is_constant
+from tvm_byoc_dnnl.ir.constants import constant_numpy
+from tvm_byoc_dnnl.ir.tvm_compat import is_constant
 from tvm_byoc_dnnl.pipeline import library_file
 
 pytestmark = pytest.mark.native

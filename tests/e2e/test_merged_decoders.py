@@ -11,9 +11,9 @@ from tvm import relax
 
 from tests.unit.merged_decoders import DEPTH, HEADS, KINDS, VOCABULARY, WIDTH, merged_decoder, outputs
 from tvm_byoc_dnnl import Runner, compile, load, partition
+from tvm_byoc_dnnl.core.tvm_fast import is_a
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.ir.relax_utils import bindings_in
-from tvm_byoc_dnnl.ir.tvm_compat import is_a
 from tvm_byoc_dnnl.runtime.comparison import differences
 from tvm_byoc_dnnl.testing.models import ort_run
 

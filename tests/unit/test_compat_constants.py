@@ -6,7 +6,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, is_a, with_args
+from tvm_byoc_dnnl.core.tvm_fast import is_a
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, with_args
 
 
 @pytest.mark.parametrize("typed", [True, False])

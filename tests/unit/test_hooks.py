@@ -9,8 +9,8 @@ from tvm import relax, te
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.verdict import Reject
+from tvm_byoc_dnnl.ir.constants import make_constant
 from tvm_byoc_dnnl.ir.relax_utils import global_var
-from tvm_byoc_dnnl.ir.tvm_compat import make_constant
 from tvm_byoc_dnnl.vendors.hooks.lowering import (
     call_primfunc,
     region_arguments,

@@ -10,7 +10,7 @@ from tvm import relax
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core.errors import UnsupportedError
 from tvm_byoc_dnnl.frontends.torch.importer import CONVERTERS, import_torch
-from tvm_byoc_dnnl.ir.tvm_compat import shape_dims
+from tvm_byoc_dnnl.ir.relax_utils import shape_dims
 
 
 @pytest.mark.parametrize("error", [AssertionError, NotImplementedError, ValueError, tvm.error.InternalError])

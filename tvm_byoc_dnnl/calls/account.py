@@ -16,12 +16,12 @@ from tvm import relax
 from .._version import version_of
 from ..core.compilation import Compilation, knowing
 from ..core.ledger import FOR_REPORTS, FORM, MATCH, REFUSED, Fact, read_facts
-from ..core.tvm_fast import ByIdentity
+from ..core.tvm_fast import ByIdentity, is_a
 from ..graph.graph import Node as GraphNode
 from ..graph.graph import PortableGraph
-from ..ir.relax_utils import codegen_of
+from ..ir.relax_utils import codegen_of, shape_dims
 from ..ir.signature import inputs_of, outputs_of
-from ..ir.tvm_compat import dtype_of, is_a, shape_dims
+from ..ir.tvm_compat import dtype_of
 from ..partitioning.annotate.trial import ask
 from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..regions.failure import describe

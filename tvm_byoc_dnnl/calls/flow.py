@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import relax, tirx
 
-from ..core.tvm_fast import ByIdentity, items
-from ..ir.relax_utils import codegen_of, composite_of, is_host_function
+from ..core.tvm_fast import ByIdentity, is_a, items
+from ..ir.relax_utils import codegen_of, composite_of, is_host_function, shape_dims, static_shape
 from ..ir.signature import NODES_ATTR
-from ..ir.tvm_compat import is_a, is_constant, shape_dims, static_shape, var_name
+from ..ir.tvm_compat import is_constant, var_name
 from ..partitioning.annotate.choice import candidates_of
 from ..regions.functions import names_of_uses
 

@@ -7,6 +7,7 @@ that this counts.
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -92,3 +93,15 @@ class ByIdentity(MutableMapping[Any, _V]):
         """The value of a key, or ``default``."""
         entry = self._entries.get(hash(key))
         return default if entry is None else entry[1]
+
+
+def is_a(value: Any, kind: type | tuple[type, ...]) -> bool:
+    """``isinstance`` for classes of TVM, where that takes long: their metaclass is `abc.ABCMeta`."""
+    own: Any = type(value)
+    return own is kind or is_subclass(own, kind)
+
+
+@functools.cache
+def is_subclass(own: Any, kind: type | tuple[type, ...]) -> bool:
+    """``issubclass``, which would look through all classes below ``kind`` when it is first asked."""
+    return any(one in own.__mro__ for one in (kind if isinstance(kind, tuple) else (kind,)))

@@ -12,10 +12,11 @@ import numpy as np
 from tvm import relax, tirx
 
 from ..core.errors import GraphError
-from ..core.tvm_fast import ByIdentity, items
+from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject
-from ..ir.relax_utils import free_name
-from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, shape_dims, static_shape, var_name
+from ..ir.constants import constant_numpy
+from ..ir.relax_utils import free_name, shape_dims, static_shape
+from ..ir.tvm_compat import dtype_of, is_constant, var_name
 from .graph import Constant, Dim, Input, PortableGraph, Tensor
 from .node_list import Node, PostOp, Scaling
 

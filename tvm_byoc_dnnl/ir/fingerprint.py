@@ -25,7 +25,8 @@ import tvm
 import tvm_ffi
 
 from ..core.errors import InputError
-from .tvm_compat import constant_numpy, is_constant
+from .constants import constant_numpy
+from .tvm_compat import is_constant
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
 #: what a class has besides its state and its code

@@ -10,9 +10,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.tvm_fast import ByIdentity, items
+from ..core.tvm_fast import ByIdentity, is_a, items
 from .relax_utils import bindings_in, blocks_in, is_host_function, is_op_call, with_functions
-from .tvm_compat import is_a
 from .walker import rewrite_blocks
 
 

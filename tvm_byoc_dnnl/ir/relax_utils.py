@@ -7,11 +7,14 @@ from itertools import chain, count
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
-from ..core.tvm_fast import items
-from .tvm_compat import is_a, is_constant
+from ..core.tvm_fast import ByIdentity, is_a, items
+from .tvm_compat import is_constant
 
+#: dims of shapes: reading them is slow, and the same shapes are asked for again and again
+_DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
+_MOST_KNOWN = 1 << 14
 #: values with bindings of their own inside
 NESTED = (relax.If, relax.Function, relax.SeqExpr)
 
@@ -169,3 +172,29 @@ def caller_of(gv: Any, func: relax.Function) -> relax.Function:
 def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRModule:
     """A copy of ``mod`` in which ``functions`` are added or take the place of those there."""
     return tvm.IRModule({**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def shape_dims(ty: Any) -> list[Any] | None:
+    """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
+    known = _dims(ty.shape)
+    return None if known is None else list(known)
+
+
+def static_shape(ty: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor type when every dim is a number, else ``None``."""
+    known = _dims(ty.shape)
+    return known if known is not None and all(isinstance(d, int) for d in known) else None
+
+
+def _dims(shape: Any) -> tuple[Any, ...] | None:
+    known = _DIMS.get(shape)
+    if known is None:
+        # A variable is a parameter of the function that the type belongs to.
+        values = getattr(shape.ty if is_a(shape, relax.Var) else shape, "values", None)
+        if values is None:
+            return None
+        known = tuple(d.value if type(d) is tirx.IntImm else d for d in items(values))
+        if len(_DIMS) >= _MOST_KNOWN:
+            _DIMS.clear()
+        _DIMS[shape] = known
+    return known

@@ -10,7 +10,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from ..core.tensor_info import TensorInfo
-from .tvm_compat import dtype_of, shape_dims, var_name
+from .relax_utils import shape_dims
+from .tvm_compat import dtype_of, var_name
 
 #: attribute of ``main``: symbol -> the dim that it stands for, such as ``2*h``
 DIMS_ATTR = "open_dims"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..core.tvm_fast import ByIdentity, items
+from ..core.tvm_fast import is_a, is_subclass
 
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
 _IS_027 = hasattr(tvm.ir, "GenericConst")
@@ -29,14 +25,10 @@ _CALL = tvm_ffi.get_global_func("ir.Call") if _IS_027 else None
 _VAR: Any = tvm_ffi.get_global_func("ir.Var") if _IS_027 else relax.Var
 _DATAFLOW_VAR: Any = tvm_ffi.get_global_func("relax.DataflowVar") if _IS_027 else relax.DataflowVar
 _NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
-_STRIP = 16  # columns of a transposed matrix that are copied at a time: of float32, a cache line of each row
-#: dims of shapes: reading them is slow, and the same shapes are asked for again and again
-_DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
 #: address of a scalar type → its name: TVM has one such type for each dtype, and hashes its structure
 _DTYPES: dict[int, tuple[Any, str]] = {}
 _address = tvm_ffi.Object.__hash__
 _MOST_KNOWN = 1 << 14
-_MANY = 1 << 19  # elements of a matrix that several threads transpose
 
 
 def is_constant(expr: Any) -> bool:
@@ -45,58 +37,9 @@ def is_constant(expr: Any) -> bool:
     return is_subclass(own, _CONSTANT) and is_a(getattr(expr, "ty", None), relax.TensorType)
 
 
-def is_a(value: Any, kind: type | tuple[type, ...]) -> bool:
-    """``isinstance`` for classes of TVM, where that takes long: their metaclass is `abc.ABCMeta`."""
-    own: Any = type(value)
-    return own is kind or is_subclass(own, kind)
-
-
-@functools.cache
-def is_subclass(own: Any, kind: type | tuple[type, ...]) -> bool:
-    """``issubclass``, which would look through all classes below ``kind`` when it is first asked."""
-    return any(one in own.__mro__ for one in (kind if isinstance(kind, tuple) else (kind,)))
-
-
 def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
     """The tensor inside a Relax constant, without a copy."""
     return getattr(expr, _DATA)
-
-
-def constant_numpy(expr: Any) -> np.ndarray:
-    """The value of a Relax constant as a NumPy array; a read-only view where NumPy knows the dtype."""
-    tensor = constant_tensor(expr)
-    try:
-        view = np.from_dlpack(tensor)
-    except RuntimeError:  # bfloat16 and the float8 types
-        return tensor.numpy()
-    view.flags.writeable = False
-    return view
-
-
-def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
-    """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given), by one copy."""
-    array = np.asarray(array)
-    name = dtype or _dtype_name(array.dtype)
-    tensor = tvm.runtime.empty(array.shape, name)
-    try:
-        target = np.from_dlpack(tensor)
-    except RuntimeError:
-        return relax.const(array, name)
-    if array.ndim == 2 and array.strides[0] < array.strides[1]:  # in strips, whose rows stay in cache
-
-        def copy(start: int) -> None:
-            target[:, start : start + _STRIP] = array[:, start : start + _STRIP]
-
-        with ThreadPoolExecutor(os.cpu_count() if array.size >= _MANY else 1) as pool:
-            list(pool.map(copy, range(0, array.shape[1], _STRIP)))
-    else:
-        target[...] = array
-    return tensor_constant(tensor)
-
-
-@functools.cache
-def _dtype_name(dtype: np.dtype) -> str:
-    return str(dtype)
 
 
 def with_args(call: Any, args: Sequence[Any], ty: Any = None) -> relax.Call:
@@ -138,19 +81,6 @@ def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
     return relax.Constant(tensor)
 
 
-def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
-    """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
-    tensor = tvm.runtime.empty(a.shape, _dtype_name(a.dtype))
-    np.multiply(a, b, out=np.from_dlpack(tensor))
-    return tensor_constant(tensor)
-
-
-def scale_constant(constant: Any, factors: np.ndarray) -> None:
-    """Multiply the value of a Relax constant where it is, as `product_constant` does elsewhere."""
-    target = np.from_dlpack(constant_tensor(constant))
-    np.multiply(target, factors, out=target)
-
-
 def dtype_of(ty: Any) -> str:
     """Dtype of a tensor type, or of a scalar one, as a string, ``""`` when TVM does not know it."""
     dtype = ty.dtype
@@ -162,32 +92,6 @@ def dtype_of(ty: Any) -> str:
             _DTYPES.clear()
         known = _DTYPES[_address(dtype)] = (dtype, str(dtype.dtype))
     return known[1]
-
-
-def shape_dims(ty: Any) -> list[Any] | None:
-    """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
-    known = _dims(ty.shape)
-    return None if known is None else list(known)
-
-
-def static_shape(ty: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor type when every dim is a number, else ``None``."""
-    known = _dims(ty.shape)
-    return known if known is not None and all(isinstance(d, int) for d in known) else None
-
-
-def _dims(shape: Any) -> tuple[Any, ...] | None:
-    known = _DIMS.get(shape)
-    if known is None:
-        # A variable is a parameter of the function that the type belongs to.
-        values = getattr(shape.ty if is_a(shape, relax.Var) else shape, "values", None)
-        if values is None:
-            return None
-        known = tuple(d.value if type(d) is tirx.IntImm else d for d in items(values))
-        if len(_DIMS) >= _MOST_KNOWN:
-            _DIMS.clear()
-        _DIMS[shape] = known
-    return known
 
 
 def var_name(var: Any) -> str:

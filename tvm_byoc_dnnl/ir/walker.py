@@ -14,9 +14,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.tvm_fast import ByIdentity, items
+from ..core.tvm_fast import ByIdentity, is_a, items
 from .relax_utils import is_op_call, with_functions
-from .tvm_compat import is_a, substitute
+from .tvm_compat import substitute
 
 #: ``replace(builder, call, var)`` gives what stands in the place of a call that is bound to ``var``, or None; it may
 #: emit bindings in front of it

@@ -25,10 +25,9 @@ from typing import Any
 from tvm import relax
 
 from ..core.compilation import knowing
-from ..core.tvm_fast import ByIdentity, items
+from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject, as_reject, calling
 from ..ir.order import order_constraints, symbol_constraints
-from ..ir.tvm_compat import is_a
 from ..regions import cost
 from ..regions.failure import Failure, describe
 from ..regions.functions import Block

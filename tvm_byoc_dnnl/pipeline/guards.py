@@ -29,8 +29,10 @@ from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import UnsupportedError
 from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
-from ..ir.relax_utils import bindings_in, is_host_function
-from ..ir.tvm_compat import constant_numpy, dtype_of, is_a, is_constant, make_constant, shape_dims
+from ..core.tvm_fast import is_a
+from ..ir.constants import constant_numpy, make_constant
+from ..ir.relax_utils import bindings_in, is_host_function, shape_dims
+from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
 
 Legalization = Callable[[relax.BlockBuilder, Any], Any]

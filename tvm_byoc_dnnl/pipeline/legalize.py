@@ -21,9 +21,9 @@ import tvm
 from tvm import relax, s_tir, te, tirx, topi
 
 from ..core.errors import UnsupportedError
-from ..core.tvm_fast import items
+from ..core.tvm_fast import is_a, items
 from ..ir.relax_utils import with_functions
-from ..ir.tvm_compat import buffers_of, dtype_of, is_a
+from ..ir.tvm_compat import buffers_of, dtype_of
 from ..te.computes import group_normalized, least_sizes, normalized
 from .guards import GUARDED, Legalization, default_of, dims_of
 

@@ -32,9 +32,10 @@ from ..calls.model import ReportData, from_bytes, to_bytes
 from ..core import _native
 from ..core.errors import ArtifactError
 from ..core.ledger import ASKED, read_facts, read_log
+from ..ir.constants import make_constant
 from ..ir.relax_utils import bindings_in, bindings_of, external_modules, is_host_function, is_op_call
 from ..ir.signature import inputs_of, outputs_of
-from ..ir.tvm_compat import make_constant, var_name
+from ..ir.tvm_compat import var_name
 from .standalone import PROGRAM_FUNCTION, program_of
 
 #: kernel → for each use, in the order of execution, the names of the calls that it runs

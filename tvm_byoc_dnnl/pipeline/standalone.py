@@ -18,13 +18,14 @@ from tvm import relax
 from ..core import _native
 from ..core.errors import GraphError, InputError, UnsupportedError
 from ..core.files import written_folder
-from ..core.tvm_fast import items
+from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import PortableGraph
+from ..ir.constants import constant_numpy
 from ..ir.relax_utils import bindings_of, codegen_of, constants_in, external_modules
 from ..ir.signature import inputs_of, outputs_of
-from ..ir.tvm_compat import constant_numpy, is_a, is_constant
+from ..ir.tvm_compat import is_constant
 from ..vendors.namespace import Namespace, Standalone, told
 from ..vendors.namespaces import namespace
 from ..vendors.portable import lower_region, with_checksums

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..core.tvm_fast import items
-from ..ir.tvm_compat import is_a, is_constant
+from ..core.tvm_fast import is_a, items
+from ..ir.tvm_compat import is_constant
 from .constants import weights_of
 from .rewrite import Rules, Scope
 

@@ -26,7 +26,8 @@ import tvm
 from tvm import relax
 
 from ..core.errors import one_of
-from ..ir.tvm_compat import constant_numpy, is_constant, make_constant
+from ..ir.constants import constant_numpy, make_constant
+from ..ir.tvm_compat import is_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
 from .constants import weights_of

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ..core.tvm_fast import items
-from ..ir.tvm_compat import is_a, is_constant
+from ..core.tvm_fast import is_a, items
+from ..ir.tvm_compat import is_constant
 from .rewrite import Rules, Scope
 
 _SMALL = 1 << 18  # bytes: a fold may always make this much

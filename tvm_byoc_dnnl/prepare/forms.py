@@ -10,8 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..core.tvm_fast import items
-from ..ir.tvm_compat import analyzer, is_constant, is_subclass
+from ..core.tvm_fast import is_subclass, items
+from ..ir.tvm_compat import analyzer, is_constant
 
 _FORMS = {
     "call": relax.Call,

@@ -20,21 +20,10 @@ from tvm import relax
 
 from ..core.compilation import OverwritableWeights, current
 from ..core.ledger import FORM, Fact, with_facts
-from ..core.tvm_fast import ByIdentity, items
-from ..ir.tvm_compat import (
-    constant_numpy,
-    dtype_of,
-    is_a,
-    is_constant,
-    make_constant,
-    make_var,
-    product_constant,
-    scale_constant,
-    shape_dims,
-    static_shape,
-    var_name,
-    with_args,
-)
+from ..core.tvm_fast import ByIdentity, is_a, items
+from ..ir.constants import constant_numpy, make_constant, product_constant, scale_constant
+from ..ir.relax_utils import shape_dims, static_shape
+from ..ir.tvm_compat import dtype_of, is_constant, make_var, var_name, with_args
 from .forms import equal_dims, form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 
 Rule = Callable[["Scope", Any], Any]

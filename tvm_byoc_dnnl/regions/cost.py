@@ -22,12 +22,13 @@ import tvm
 from tvm import relax
 
 from ..core.errors import ArgumentTypeError, InputError
-from ..core.tvm_fast import items
+from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
 from ..graph.builder import GraphBuilder
 from ..graph.graph import evaluate
+from ..ir.relax_utils import shape_dims, static_shape
 from ..ir.signature import USUAL_SIZES_ATTR
-from ..ir.tvm_compat import dtype_of, is_a, shape_dims, static_shape
+from ..ir.tvm_compat import dtype_of
 from ..regions import cost
 
 #: no usual sizes

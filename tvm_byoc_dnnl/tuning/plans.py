@@ -17,8 +17,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..ir.constants import constant_numpy
 from ..ir.relax_utils import composite_of, constants_in, is_host_function, op_calls
-from ..ir.tvm_compat import constant_numpy
 from ..partitioning.annotate.choice import Choice, Match, PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler, places_taken
 from ..partitioning.annotate.vendor_forms import VendorForms

@@ -16,10 +16,20 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..ir.constants import constant_numpy
 from ..ir.fingerprint import content_key
-from ..ir.relax_utils import bindings_in, bindings_of, caller_of, composite_of, global_var, is_op_call
+from ..ir.relax_utils import (
+    bindings_in,
+    bindings_of,
+    caller_of,
+    composite_of,
+    global_var,
+    is_op_call,
+    shape_dims,
+    static_shape,
+)
 from ..ir.signature import USUAL_SIZES_ATTR
-from ..ir.tvm_compat import constant_numpy, dtype_of, is_constant, shape_dims, static_shape
+from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import Substitute
 from ..regions.cost import call_flops, size_of, usual_sizes
 from ..regions.functions import Block

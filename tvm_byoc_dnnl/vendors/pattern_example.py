@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from ..ir.constants import make_constant
 from ..ir.relax_utils import module_of
-from ..ir.tvm_compat import make_constant
 
 
 def pattern_example(

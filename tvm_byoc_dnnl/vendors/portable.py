@@ -15,12 +15,12 @@ from tvm import relax
 from ..core import _native
 from ..core.compilation import current, knowing
 from ..core.errors import NativeLibraryError, UnsupportedError, one_of
-from ..core.tvm_fast import ByIdentity, items
+from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject, calling
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
-from ..ir.tvm_compat import constant_tensor, is_a
+from ..ir.tvm_compat import constant_tensor
 from ..regions.failure import BrokenRegions, Failure, describe
 from .codegen import Codegen, SourceBuild
 from .namespace import Namespace, Pattern, told

@@ -11,10 +11,10 @@ import tvm
 from tvm import relax
 from tvm_ffi import StructuralKey
 
-from ..core.tvm_fast import ByIdentity, items
-from ..ir.relax_utils import blocks_in, is_host_function, is_op_call, ops_of
+from ..core.tvm_fast import ByIdentity, is_a, items
+from ..ir.relax_utils import blocks_in, is_host_function, is_op_call, ops_of, static_shape
 from ..ir.signature import NODES_ATTR
-from ..ir.tvm_compat import is_a, is_constant, static_shape, var_name, with_args
+from ..ir.tvm_compat import is_constant, var_name, with_args
 from ..ir.walker import Replace, rewrite_calls_in
 from .table import expanded, is_whole
 

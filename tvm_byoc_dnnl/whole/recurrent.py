@@ -10,7 +10,8 @@ from typing import Any
 from tvm import relax
 
 from ..core.errors import InputError, UnsupportedError
-from ..ir.tvm_compat import dtype_of, shape_dims
+from ..ir.relax_utils import shape_dims
+from ..ir.tvm_compat import dtype_of
 from .recurrent_loop import Curve, Loop, loop, shapes
 from .table import Operator, attributes_of, declare, inputs_of
 

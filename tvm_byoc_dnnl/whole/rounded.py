@@ -14,7 +14,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ..ir.tvm_compat import make_constant, shape_dims
+from ..ir.constants import make_constant
+from ..ir.relax_utils import shape_dims
 from .table import Operator, declare
 
 __all__ = ["ROUNDED", "block_of", "rounded"]

@@ -22,8 +22,8 @@ from tvm import relax
 from tvm_ffi import StructuralKey
 
 from ..core.errors import InputError, UnsupportedError
-from ..core.tvm_fast import items
-from ..ir.tvm_compat import is_a, shape_dims
+from ..core.tvm_fast import is_a, items
+from ..ir.relax_utils import shape_dims
 
 __all__ = [
     "Operator",

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 from tvm import relax
 
-from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, shape_dims
+from tvm_byoc_dnnl.ir.relax_utils import shape_dims
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
 
 from .program import Operand, Program, Step, call
 

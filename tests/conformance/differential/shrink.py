@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tvm import relax
 
-from tvm_byoc_dnnl.ir.relax_utils import bindings_of
-from tvm_byoc_dnnl.ir.tvm_compat import dtype_of, shape_dims
+from tvm_byoc_dnnl.ir.relax_utils import bindings_of, shape_dims
+from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
 
 from .program import Operand, Program, Step
 

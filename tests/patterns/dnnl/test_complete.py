@@ -15,8 +15,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case
 from tests.tvm_version import is_skipped
-from tvm_byoc_dnnl.ir.relax_utils import composite_of, op_calls
-from tvm_byoc_dnnl.ir.tvm_compat import static_shape
+from tvm_byoc_dnnl.ir.relax_utils import composite_of, op_calls, static_shape
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 NAMESPACE = "dnnl"

@@ -16,7 +16,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ...ir.tvm_compat import analyzer, is_a, substitute
+from ...core.tvm_fast import is_a
+from ...ir.tvm_compat import analyzer, substitute
 
 __all__ = [
     *("Dim", "Size", "Undecided", "at_least", "differ", "equal", "expr_of", "max_of", "min_of", "product", "quotient"),

@@ -13,8 +13,10 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from ...core.errors import InputError, UnsupportedError
+from ...core.tvm_fast import is_a
+from ...ir.constants import make_constant
 from ...ir.native_loop import native_call
-from ...ir.tvm_compat import is_a, make_constant, tensor_constant
+from ...ir.tvm_compat import tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, symbols_of
 from .value import EMITTING, STORED, Node, Value
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ...core.tvm_fast import items
+from ...core.tvm_fast import is_a, items
+from ...ir.relax_utils import shape_dims
 from ...ir.signature import NODES_ATTR
-from ...ir.tvm_compat import is_a, shape_dims, substitute, var_name
+from ...ir.tvm_compat import substitute, var_name
 from ...ir.walker import Substitute
 from .scope import PlainBlocks
 

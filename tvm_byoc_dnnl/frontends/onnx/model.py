@@ -17,9 +17,8 @@ from tvm.ir.supply import UniqueNameSupply
 
 from ...core.compilation import current
 from ...core.errors import ByocError, InputError, UnsupportedError
-from ...core.tvm_fast import ByIdentity, items
+from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.signature import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR
-from ...ir.tvm_compat import is_a
 from .dim import size_of
 from .emit import is_as_tvm_wants
 from .file import Weights

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 
 from ...core.errors import InputError, UnsupportedError, VendorError
+from ...core.tvm_fast import is_a
 from ...core.verdict import calling
-from ...ir.tvm_compat import is_a
 from ...whole import Operator, attributes_of, declare, inputs_of, operator, wanted_of
 
 if TYPE_CHECKING:  # vendors register without a model, and then onnx is not needed

@@ -12,7 +12,9 @@ from onnx import helper, numpy_helper
 from tvm import relax
 
 from ...core.errors import InputError, UnsupportedError
-from ...ir.tvm_compat import dtype_of, is_a, shape_dims
+from ...core.tvm_fast import is_a
+from ...ir.relax_utils import shape_dims
+from ...ir.tvm_compat import dtype_of
 from .dim import Dim, Size, size_of
 
 __all__ = ["EMITTING", "STORED", "Node", "Type", "Value", "Words", "numbers"]

@@ -12,7 +12,9 @@ from tvm import relax, tirx
 
 from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.limits import MOST_NESTED
-from ...ir.tvm_compat import is_a, shape_dims, var_name
+from ...core.tvm_fast import is_a
+from ...ir.relax_utils import shape_dims
+from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
 from ...whole import Operator
 from ...whole import operator as whole_operator

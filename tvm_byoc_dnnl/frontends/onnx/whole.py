@@ -8,8 +8,9 @@ from typing import Any
 from tvm import relax, tirx
 
 from ...core.errors import InputError, UnsupportedError
-from ...core.tvm_fast import items
-from ...ir.tvm_compat import constant_numpy, is_a, is_constant
+from ...core.tvm_fast import is_a, items
+from ...ir.constants import constant_numpy
+from ...ir.tvm_compat import is_constant
 from ...whole import Operator, attributes_of, declare, inputs_of, wanted_of
 from .dim import Size, expr_of, size_of
 from .emit import Emit, common

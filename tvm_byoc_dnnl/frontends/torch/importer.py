@@ -21,8 +21,9 @@ import tvm
 from tvm import relax, tirx
 
 from ...core.errors import UnsupportedError
+from ...ir.relax_utils import shape_dims
 from ...ir.signature import DIMS_ATTR
-from ...ir.tvm_compat import analyzer, dtype_of, shape_dims, substitute, var_name
+from ...ir.tvm_compat import analyzer, dtype_of, substitute, var_name
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
 from .recurrent import decompositions

@@ -27,10 +27,11 @@ from tvm.s_tir import slayout
 
 from ...core.errors import NativeLibraryError, VendorError
 from ...core.ledger import Fact
+from ...core.tvm_fast import is_a
 from ...core.verdict import Reject, run_pass
 from ...graph.graph import PortableGraph
 from ...ir.relax_utils import is_op_call, op_calls
-from ...ir.tvm_compat import is_a, is_constant, var_name
+from ...ir.tvm_compat import is_constant, var_name
 from ...ir.walker import without_hidden
 from ...prepare.constants import FOLD_TRANSPOSED
 from ...prepare.rewrite import Rules, Scope, rewrite_pass

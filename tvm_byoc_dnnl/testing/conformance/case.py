@@ -13,8 +13,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ...ir.constants import make_constant
 from ...ir.relax_utils import module_of
-from ...ir.tvm_compat import make_constant
 
 #: ``function(builder, *operands)`` returns an expression, or a tuple of them
 Function = Callable[..., Any]

@@ -19,8 +19,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...ir.relax_utils import bindings_of, constants_in, op_calls
-from ...ir.tvm_compat import constant_numpy, dtype_of, is_constant, make_constant, shape_dims, static_shape
+from ...ir.constants import constant_numpy, make_constant
+from ...ir.relax_utils import bindings_of, constants_in, op_calls, shape_dims, static_shape
+from ...ir.tvm_compat import dtype_of, is_constant
 from ...partitioning.annotate.trial import ask
 from ...vendors.namespace import Namespace, Pattern
 from ..op_calls import floats, integers

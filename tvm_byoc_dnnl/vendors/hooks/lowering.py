@@ -16,8 +16,8 @@ from tvm import relax, te, tirx
 
 from ...core.own_process import apart
 from ...core.verdict import Reject, calling, expect, require, run_pass
-from ...ir.relax_utils import bindings_in, bindings_of, codegen_of, composite_of, constants_in, global_var
-from ...ir.tvm_compat import dtype_of, shape_dims
+from ...ir.relax_utils import bindings_in, bindings_of, codegen_of, composite_of, constants_in, global_var, shape_dims
+from ...ir.tvm_compat import dtype_of
 from ...ir.walker import Substitute
 from ...regions.failure import Failure, all_or_each, describe
 from ...regions.functions import flatten_region, inline_functions

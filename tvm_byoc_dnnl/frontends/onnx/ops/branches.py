@@ -13,8 +13,9 @@ from tvm import relax
 from tvm.script.ir_builder import tirx as T
 
 from ....core.errors import InputError
-from ....core.tvm_fast import items
-from ....ir.tvm_compat import dtype_of, is_a, shape_dims
+from ....core.tvm_fast import is_a, items
+from ....ir.relax_utils import shape_dims
+from ....ir.tvm_compat import dtype_of
 from ..dim import Dim, Size, Undecided, equal, expr_of, size_of
 from ..emit import Emit
 from ..scope import Boundary, PlainBlocks

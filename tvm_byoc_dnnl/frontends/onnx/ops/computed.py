@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ....ir.tvm_compat import is_a
+from ....core.tvm_fast import is_a
 from ..dim import Dim, Size, expr_of
 from ..emit import Emit
 from ..value import Value
