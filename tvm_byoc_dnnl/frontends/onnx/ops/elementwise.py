@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
+from tvm.script.ir_builder import tirx as T
 
-from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of
+from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
 from .casts import from_short_float
+from .computed import written
 from .shapes import MOST, few
 
 #: elements of a vector of open sizes
@@ -291,6 +293,27 @@ def _bit_shift(e: Emit, node: Node, data: Value, *, direction: Any = None) -> An
     return e.where(inside, call(x, e.where(inside, by, 0)), emptied)
 
 
+#: squarings that are calls of their own, which other operators may be joined with
+_FEW_STEPS = 4
+
+
+def _squared(e: Emit, base: Value, exponent: Value, steps: int) -> Value:
+    """The powers by the lowest bits of the exponents, in one loop; unsigned, where an overflow is defined."""
+    unsigned, count = f"uint{np.dtype(base.dtype).itemsize * 8}", product(base.sizes)
+
+    def write(base: Any, exponent: Any, out: Any, square: Any, count: Any) -> None:
+        with T.parallel(0, count) as i:
+            out[i], square[i] = tirx.const(1, unsigned), base[i]
+            with T.serial(0, steps) as bit:
+                with T.If((exponent[i] >> tirx.Cast(unsigned, bit)) & tirx.const(1, unsigned) != 0), T.Then():
+                    out[i] = out[i] * square[i]
+                square[i] = square[i] * square[i]
+
+    flat = [e.cast(e.reshape(x, [count]), unsigned) for x in (base, exponent)]
+    made = written(e, "integer_power", write, flat, [([count], unsigned)] * 2, [count])[0]
+    return e.reshape(e.cast(made, base.dtype), base.sizes)
+
+
 def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
     """Powers of integers by squaring, exact and with the overflow of integers.
 
@@ -301,14 +324,16 @@ def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
     is_signed, bits = dtype.kind == "i", dtype.itemsize * 8
     # The lowest bit of an exponent below 0 says whether the inverse of -1 is -1, as it does above.
     highest = max(1, int(known.max(initial=0))) if known is not None else (1 << (bits - is_signed)) - 1
-    square = base
+    steps = highest.bit_length()
     result: Value | None = None
-    for bit in range(highest.bit_length()):
-        mask = e.const(np.array(1 << bit, dtype))
-        factor = e.where(e.equal(exponent & mask, 0), 1, square)
-        result = factor if result is None else result * factor
-        if bit + 1 < highest.bit_length():
+    if steps <= _FEW_STEPS:
+        square = base
+        for bit in range(steps):
+            factor = e.where(e.equal(exponent & e.const(np.array(1 << bit, dtype)), 0), 1, square)
+            result = factor if result is None else result * factor
             square = square * square
+    else:
+        result = _squared(e, base, exponent, steps)
     assert result is not None
     if not is_signed or (known is not None and not (known < 0).any()):
         return result
