@@ -105,18 +105,20 @@ BYOC_FUNCTION int byoc_compressed_on_thread(const int64_t* params, void* const* 
                                             int64_t part, int64_t parts) {
   const byoc_compressed_params* p = (const byoc_compressed_params*)params;
   const float* src = (const float*)data[0];
-  char* rounded = (char*)scratch;
-  char* all = rounded + p->rows * byoc_compressed_rounded_bytes(p);
-  float* own = (float*)all + part * byoc_compressed_thread_floats(p);
+  const int64_t copies = byoc_compressed_copies(p);
+  const int64_t bytes = p->rows * byoc_compressed_rounded_bytes(p);
+  char* rounded = (char*)scratch + (copies > 1 ? part * bytes : 0);
+  float* own = (float*)((char*)scratch + copies * bytes) + part * byoc_compressed_thread_floats(p);
   if (p->rounds) {
     const int64_t groups = p->rows * (p->depth / p->group);
-    const int64_t first = groups * part / parts, last = groups * (part + 1) / parts;
+    const int64_t first = copies > 1 ? 0 : groups * part / parts;
+    const int64_t last = copies > 1 ? groups : groups * (part + 1) / parts;
     if (p->isa == 0) {
       byoc_compressed_round(p, src, rounded, first, last);
     } else {
       BYOC_FOR_ISA(p->isa, round_groups, (p, src, rounded, first, last));
     }
-    byoc_wait_for_team(parts);
+    if (copies == 1) byoc_wait_for_team(parts);
   }
   if (p->isa == 0) {
     byoc_compressed_plain(p, data, rounded, p->columns * part / parts,

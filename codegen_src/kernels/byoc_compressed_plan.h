@@ -102,9 +102,14 @@ BYOC_FUNCTION void byoc_compressed_say(const byoc_compressed_params* p, int32_t 
   said->sum = (float)sum;
   said->start = -sum * (p->bits == 8 ? 128 : 8);
 }
+/* How often the rounded rows are there: once for each thread where there are so few that a thread
+   has rounded all of them before it would have waited for the others. */
+BYOC_FUNCTION int64_t byoc_compressed_copies(const byoc_compressed_params* p) {
+  return p->rows * p->depth <= 8192 ? p->threads : 1;
+}
 /* The scratch memory: the rounded rows, and what each thread needs. */
 BYOC_FUNCTION int64_t byoc_compressed_scratch_bytes(const byoc_compressed_params* p) {
-  return p->rows * byoc_compressed_rounded_bytes(p) +
+  return byoc_compressed_copies(p) * p->rows * byoc_compressed_rounded_bytes(p) +
          p->threads * byoc_compressed_thread_floats(p) * 4;
 }
 /* The last of the data. */
