@@ -329,9 +329,9 @@ def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
     if steps <= _FEW_STEPS:
         square = base
         for bit in range(steps):
+            square = square * square if bit else base
             factor = e.where(e.equal(exponent & e.const(np.array(1 << bit, dtype)), 0), 1, square)
             result = factor if result is None else result * factor
-            square = square * square
     else:
         result = _squared(e, base, exponent, steps)
     assert result is not None
