@@ -41,7 +41,7 @@ from . import PIPELINE
 from .guards import CheckCounts, CheckSizes
 from .host_code import anchor_host_code
 from .kv_cache import GrowCaches
-from .legalize import LEGALIZATIONS, StartReductions
+from .legalize import LEGALIZATIONS, DropSequenceMarks, StartReductions
 from .metadata import attach_kernels, attach_metadata, kernel_names
 from .regions import build_regions
 from .weights import OwnWeights, OwnWeightsUnlessSource
@@ -191,6 +191,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
                 KeepRounds,
                 _to_kernels(target),
                 apply_schedules,
+                DropSequenceMarks,
                 StartReductions,
                 OwnWeightsUnlessSource if is_source else OwnWeights,
                 *([_anchor_host_code] if host_code else []),

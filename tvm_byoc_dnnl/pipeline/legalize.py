@@ -10,6 +10,7 @@
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 * TVM sets the first value of a reduction in the first step of its loop. Without elements there is no step, and the
   result would be what lay in the memory: `StartReductions`.
+* LLVM's code generator warns of statements in sequence: `DropSequenceMarks`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, s_tir, te, tirx, topi
+from tvm_ffi import structural_map
 
 from ..core.errors import UnsupportedError
 from ..core.tvm_fast import is_a, items
@@ -160,6 +162,24 @@ def _started(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if any(not is_a(made.iter_vars[i].dom.extent, tirx.IntImm) for i in reduced):
             schedule.decompose_reduction(block, loops[reduced[0]])
     return schedule.mod["main"]
+
+
+# ---- statements -------------------------------------------------------------------------------------
+
+
+@tvm.transform.module_pass(opt_level=0, name="DropSequenceMarks")
+def DropSequenceMarks(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Remove the mark that TVM puts around statements in sequence: LLVM's code generator warns of each on the standard
+    error, and does nothing else with it."""
+
+    def unmarked(statement: tirx.AttrStmt) -> Any:
+        return statement.body if statement.attr_key == "pragma_scope" else statement
+
+    functions = {gv: f for gv, f in mod.functions.items() if is_a(f, tirx.PrimFunc)}
+    return with_functions(
+        mod,
+        {gv: f.with_body(structural_map(f.body, [(tirx.AttrStmt, unmarked)])) for gv, f in functions.items()},
+    )
 
 
 #: Relax op → what ``LegalizeOps`` makes of it instead

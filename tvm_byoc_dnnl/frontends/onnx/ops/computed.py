@@ -104,9 +104,7 @@ def written(
         def body(inputs: Any, outputs: Any) -> Any:
             with IRBuilder() as ib, T.seq_scope():
                 write(*map(T.buffer_proxy, (*inputs, *outputs)), *own)
-            made = ib.get()
-            # The mark of a sequence, of which LLVM's code generator warns on the standard error.
-            return made.body if isinstance(made, tirx.AttrStmt) and made.attr_key == "pragma_scope" else made
+            return ib.get()
 
         return te.extern(shapes, tensors, body, out_buffers=outs, name=name)
 
