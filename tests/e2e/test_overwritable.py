@@ -12,8 +12,8 @@ import pytest
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, prepared, rand
 from tvm_byoc_dnnl import RegionPolicy, Runner, compile, partition
-from tvm_byoc_dnnl.core.compilation import OverwritableWeights, knowing
-from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.core.compilation import OverwritableWeights
+from tvm_byoc_dnnl.frontends import imported, to_relax
 from tvm_byoc_dnnl.ir.constants import constant_numpy
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of
 from tvm_byoc_dnnl.prepare import Prepare
@@ -73,12 +73,11 @@ def test_weights_of_a_file_stay_where_they_are(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     model = saved(path, [*SCALED, FINAL])
     own = OverwritableWeights()
-    with knowing(weights=own):
-        mod = to_relax(path)
-        (before,) = weights_of(mod)
-        assert list(own.constants) == [before]
-        (after,) = weights_of(Prepare()(mod))
-        assert own.overwritten and not own.constants and after.same_as(before)
+    mod = imported(path, own=own)
+    (before,) = weights_of(mod)
+    assert list(own.constants) == [before]
+    (after,) = weights_of(Prepare(own=own)(mod))
+    assert own.overwritten and not own.constants and after.same_as(before)
     right(path, model)
 
 
@@ -86,9 +85,8 @@ def test_weights_of_a_file_stay_where_they_are(tmp_path: Path) -> None:
 def test_weights_that_are_read_twice(what: str, tmp_path: Path) -> None:
     model = saved(tmp_path / "m.onnx", READ_TWICE[what])
     own = OverwritableWeights()
-    with knowing(weights=own):
-        to_relax(tmp_path / "m.onnx")
-        assert not own.constants
+    imported(tmp_path / "m.onnx", own=own)
+    assert not own.constants
     right(tmp_path / "m.onnx", model)
 
 
@@ -104,9 +102,8 @@ def test_copies_of_weights_that_the_caller_has(kind: str, tmp_path: Path) -> Non
     feeds = random_inputs(model)
     want = ort_run(model, feeds)[0]
     own = OverwritableWeights()
-    with knowing(weights=own):
-        Prepare()(to_relax(model))
-        assert own.overwritten
+    Prepare(own=own)(imported(model, own=own))
+    assert own.overwritten
     for _ in range(2):
         assert_right(Runner(compile(model))(*feeds.values()), want, 1e-4)
     assert model.SerializeToString() == before

@@ -10,7 +10,7 @@ import onnx
 
 from bench.performance import GROUPS, _of_these_sizes, keep, load
 from bench.performance.page import BEGIN, END, page_of, ratios, write
-from tvm_byoc_dnnl.core.compilation import knowing, stage
+from tvm_byoc_dnnl.core.compilation import compiling, stage
 
 
 def measured(name: str, ours: float, theirs: float | None) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_a_run_with_instructions_hidden_has_a_section_of_its_own(tmp_path: Path)
 def test_stages_are_counted_for_whoever_collects_them() -> None:
     with stage("alone"):
         pass
-    with knowing(seconds={}) as compilation:
+    with compiling() as compilation:
         for name in ("read", "import", "read"):
             with stage(name):
                 pass

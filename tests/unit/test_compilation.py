@@ -64,9 +64,9 @@ def test_passes_by_hand_keep_the_last_errors_only() -> None:
 
 def test_what_is_known_inside_changes_nothing_outside() -> None:
     with compiling() as outer:
-        with knowing(not_source={}) as inner:
-            assert inner.not_source == {} and inner.causes is outer.causes
-        assert current().not_source is None
+        with knowing(around=(1,)) as inner:
+            assert inner.around == (1,) and inner.causes is outer.causes
+        assert current().around == ()
 
 
 @pytest.mark.parametrize("run", [lambda seen: seen(), lambda seen: copy_context().run(seen)])

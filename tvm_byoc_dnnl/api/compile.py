@@ -6,17 +6,18 @@ The arguments of `ARGUMENTS`: short for options of the compilers that have them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..core.compilation import OverwritableWeights, compiling, knowing, stage
+from ..core.compilation import OverwritableWeights, compiling, stage
 from ..core.errors import ByocError, InputError, UnsupportedError, check_number, check_types, one_of
 from ..core.tensor_info import shape_options
 from ..core.tvm_fast import without_collecting
-from ..frontends import to_relax
+from ..frontends import imported, to_relax
 from ..ir.relax_utils import codegen_of
 from ..ir.signature import inputs_of
 from ..partitioning.annotate.choice import PlacedBy, first_in_order
@@ -135,11 +136,27 @@ def partition(
     """
     check_types(compiler, policy=policy, place=place, placement=placement, options=options)
     policy, placement = with_names(policy, exclude, force), with_places(placement, place)
-    mod = ExactForms(with_options(to_relax(mod), options))
+    settings: dict[str, Any] = {"policy": policy, "strict": strict, "prepare": prepare, "dry_run": dry_run}
+    return _partitioned(with_options(to_relax(mod), options), compiler, placement, **settings)
+
+
+def _partitioned(
+    mod: tvm.IRModule,
+    compiler: str | Sequence[str] | None,
+    placement: Mapping[str, str] | None,
+    *,
+    policy: RegionPolicy | None,
+    strict: bool,
+    prepare: bool,
+    dry_run: bool = False,
+    own: OverwritableWeights | None = None,
+) -> tvm.IRModule:
+    """See `partition`; of the weights in ``own`` there are no other readers."""
+    mod = ExactForms(mod)
     named = {"exclude": policy.exclude, "force": policy.force} if policy is not None else {}
     choice = PlacedBy(placement or {}, named) if placement or any(named.values()) else first_in_order
     passes = [
-        AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice),
+        AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice, own=own),
         PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict, dry_run=dry_run),
     ]
     with compiling():
@@ -280,11 +297,8 @@ def compile(
         "fallback": fallback,
     }
 
-    def imported() -> tvm.IRModule:
-        return to_relax(model, shapes=shapes)
-
     def build() -> ByocExecutable:
-        return _built(imported, compiler, target=target, database=database, **settings)
+        return _built(partial(imported, model, shapes), compiler, target=target, database=database, **settings)
 
     if cache_dir is None:
         executable = build()
@@ -296,7 +310,7 @@ def compile(
 
 
 def _built(
-    imported: Callable[[], tvm.IRModule],
+    importing: Callable[..., tvm.IRModule],
     compiler: str | Sequence[str] | None,
     *,
     target: str | tvm.target.Target,
@@ -308,23 +322,22 @@ def _built(
     **settings: Any,
 ) -> ByocExecutable:
     """Import, partition and compile a model."""
-    own = OverwritableWeights()
-    with knowing(weights=own):
-        mod = imported()
-        builds = source_builds(source_namespaces(with_options(mod, options)))
-        for build in builds:
-            build.check()
-        if database is not None:
-            own.constants.clear()  # the module is prepared for this, and then again
-            placement = _from_database(with_options(mod, options), compiler, placement, database)
-        mod = partition(mod, compiler, placement=placement, options=options, strict=strict, **settings)
-        if fallback:
-            mod = with_host_form(mod, fallback)
-    if own.overwritten and not _has_regions(mod):  # its functions are those that were imported
-        mod = tvm.IRModule(imported().functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    own = OverwritableWeights() if settings["prepare"] and database is None else None  # which prepares the module, too
+    mod = with_options(importing(own=own), options)
+    builds = source_builds(source_namespaces(mod))
+    for build in builds:
+        build.check()
+    if database is not None:
+        placement = _from_database(mod, compiler, placement, database)
+    mod = _partitioned(mod, compiler, placement, strict=strict, own=own, **settings)
+    if fallback:
+        mod = with_host_form(mod, fallback)
+    if own is not None and own.overwritten and not _has_regions(mod):  # its functions are those that were imported
+        mod = tvm.IRModule(importing().functions, attrs=mod.attrs, global_infos=mod.global_infos)
     try:
-        with stage("build"), knowing(times=known_times(mod, choices_of(placement))):
-            pipeline = relax.get_pipeline(PIPELINE, strict=strict, host_code=bool(builds))
+        with stage("build"):
+            times = known_times(mod, choices_of(placement))
+            pipeline = relax.get_pipeline(PIPELINE, strict=strict, host_code=bool(builds), times=times)
             if in_c := str(tvm.target.Target(target).kind.name) == "c":
                 pipeline = tvm.transform.Sequential([pipeline, WrapIntegers], name=PIPELINE)
             ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 from .._version import version_of
-from ..core.compilation import Compilation, knowing
+from ..core.compilation import Compilation
 from ..core.ledger import FOR_REPORTS, FORM, MATCH, REFUSED, Fact, read_facts
 from ..core.tvm_fast import ByIdentity, is_a
 from ..graph.graph import Node as GraphNode
@@ -25,6 +25,7 @@ from ..ir.tvm_compat import dtype_of
 from ..partitioning.annotate.trial import ask
 from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..regions.failure import describe
+from ..vendors.codegen import Times
 from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
@@ -69,14 +70,16 @@ class RegionPrimitives:
         return self.of_call.get(position, self.others)
 
 
-def primitives_of(ns: Namespace, func: Any, name: str, options: Mapping[str, Any] | None = None) -> RegionPrimitives:
+def primitives_of(
+    ns: Namespace, func: Any, name: str, options: Mapping[str, Any], times: Times | None
+) -> RegionPrimitives:
     """Lower a region of a symbol, and ask its namespace how it runs the result; empty without lowerings."""
     try:
         graph = lower_region(ns, func, name, options=options)
     except Exception:  # no lowering, or a vendor's bug: the rest of the report is still useful
         return RegionPrimitives()
     if isinstance(ns.codegen, PortableCodegen):
-        graph = ns.codegen.with_times(graph)
+        graph = ns.codegen.with_times(graph, times)
     description = _described(ns, graph)
     found = RegionPrimitives(
         reorders=description.reorders if description else None, others=[Primitive(None, _VANISHED, is_view=True)]
@@ -93,8 +96,7 @@ def notes_of(ns: Namespace, func: Any, options: Mapping[str, Any]) -> str:
     if ns.notes is None:
         return ""
     try:
-        with knowing(around=(func,)):
-            return " ".join((told(ns, "notes", func, dict(options)) or "").split())
+        return " ".join((told(ns, "notes", func, dict(options), around=[func]) or "").split())
     except Exception as error:  # the rest of the report is still useful
         _logger.warning("%s", describe(error))
         return ""
@@ -216,11 +218,13 @@ def _refusal(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation)
 _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi")
 
 
-def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool = True) -> ReportData:
+def account_of(
+    mod: tvm.IRModule, asked: Sequence[str], *, times: Times | None = None, with_primitives: bool = True
+) -> ReportData:
     """Find who runs each call of a partitioned module, whose regions are those that will be built.
 
     ``asked`` are the namespaces that were asked, in order of priority. ``with_primitives`` lowers each region once more
-    and asks its library how it runs the result.
+    and asks its library how it runs the result, by these ``times``.
     """
     usual = usual_sizes(mod)
     flow = read_flow(mod)
@@ -230,7 +234,7 @@ def account_of(mod: tvm.IRModule, asked: Sequence[str], *, with_primitives: bool
     compilation = compilation_of(mod, by_name)
     options = {n: compilation.options.get(n, {}) for n in by_name}
     lowered = {
-        name: primitives_of(by_name[codegen_of(func)], func, name, options[codegen_of(func)])
+        name: primitives_of(by_name[codegen_of(func)], func, name, options[codegen_of(func)], times)
         if with_primitives
         else RegionPrimitives()
         for name, func in flow.regions.items()

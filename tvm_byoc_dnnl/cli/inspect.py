@@ -202,11 +202,9 @@ def inputs(model: Path, as_json: bool) -> None:
 
 def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
     if is_library(model):
-        from ..core.compilation import knowing
-        from ..runtime.runner import load
+        from ..runtime.runner import described
 
-        with knowing(is_described=True):
-            return load(model).inputs, []
+        return described(model).inputs, []
     from ..frontends.onnx.importer import load_onnx
     from ..frontends.onnx.inputs import deciding_inputs, model_inputs
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -36,6 +36,9 @@ class OverwritableWeights:
 class Compilation:
     """What one compile, partition, explain or measurement knows until it ends.
 
+    Whoever is called by us gets what he needs as an argument. These are for those whom TVM calls, or a vendor, who have
+    no argument of ours: passes, codegens, the openers of regions, errors on their way through TVM.
+
     Attributes
     ----------
     is_by_hand : bool
@@ -55,21 +58,10 @@ class Compilation:
         Codegen → content of a region → the bytes that its library has made of it, as a module. ``None`` by hand.
     kept : optional
         Keeps such bytes from process to process: ``kept.region(compiler, content)`` and ``kept.keep_region(...)``.
-    weights : OverwritableWeights, optional
-        Weights that were read from a file for this compilation alone. The first sweep of `Prepare` may overwrite them,
-        and whoever needs the module as it was imported has to import it again.
-    not_source : dict, optional
-        Regions (by symbol) that became modules although source was asked for, and why; ``None`` to raise instead.
-    times : callable, optional
-        ``times(codegen, graph)``: the known times of the candidates in a graph.
     around : tuple
-        The functions or bindings that a vendor's code looks at now.
+        The functions or bindings that a vendor's code looks at now, which `quantized` asks for.
     opening : Opening, optional
-        What the regions of the model that is loaded have in common.
-    is_described : bool
-        A model is loaded to be described: a region that this machine cannot open is an error of its call.
-    layers : list, optional
-        Gets the names of layers and their seconds that regions report while a model is profiled.
+        What the regions of the model that is loaded, or profiled, have in common.
     """
 
     is_by_hand: bool = False
@@ -80,13 +72,8 @@ class Compilation:
     answers: dict[Any, Any] = field(default_factory=dict)
     blobs: dict[Any, dict[str, Any]] | None = None
     kept: Any = None
-    weights: OverwritableWeights | None = None
-    not_source: dict[str, str] | None = None
-    times: Callable[[Any, Any], Any] | None = None
     around: tuple[Any, ...] = ()
     opening: Any = None
-    is_described: bool = False
-    layers: list[tuple[str, float]] | None = None
 
 
 _CURRENT: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
@@ -109,7 +96,7 @@ def compiling() -> Iterator[Compilation]:
         yield around
         return
     around.causes.clear()
-    with knowing(is_by_hand=False, causes={}, lowered={}, answers={}, blobs={}) as made:
+    with knowing(is_by_hand=False, causes={}, seconds={}, lowered={}, answers={}, blobs={}) as made:
         yield made
 
 

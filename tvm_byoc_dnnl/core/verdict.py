@@ -6,14 +6,14 @@ Code of vendors while it runs: what would end the process is an error like any o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 
-from .compilation import note_cause
+from .compilation import knowing, note_cause
 from .errors import ByocError, VendorError
 
 
@@ -86,7 +86,9 @@ _NO_MODULE = "The return value of a module pass must be set"
 
 
 @contextmanager
-def calling(what: str, *, named: bool = False, refuses: bool = True) -> Iterator[None]:
+def calling(
+    what: str, *, named: bool = False, refuses: bool = True, around: Sequence[Any] | None = None
+) -> Iterator[None]:
     """Inside, a function of a vendor runs.
 
     Parameters
@@ -98,6 +100,8 @@ def calling(what: str, *, named: bool = False, refuses: bool = True) -> Iterator
         `Exception`, such as ``sys.exit``, because the caller describes the others.
     refuses : bool
         Whether a `Reject` is an answer, and no error.
+    around : sequence of relax.Function or mapping, optional
+        The functions, or variable → value, that it looks at.
 
     Raises
     ------
@@ -105,7 +109,8 @@ def calling(what: str, *, named: bool = False, refuses: bool = True) -> Iterator
         From the vendor's exception. Ctrl-C is none of the vendor's.
     """
     try:
-        yield
+        with nullcontext() if around is None else knowing(around=tuple(around)):
+            yield
     except (KeyboardInterrupt, ByocError):
         raise
     except BaseException as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 
-from ..core.compilation import stage
+from ..core.compilation import OverwritableWeights, stage
 from ..core.errors import InputError, MissingFileError
 from ..ir.signature import USUAL_SIZES_ATTR
 from ..pipeline.library_file import is_library
@@ -65,6 +65,19 @@ def to_relax(
     UnsupportedError
         If the importer has no equivalent for an operator.
     """
+    return imported(model, shapes, string_labels=string_labels)
+
+
+def imported(
+    model: Any,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    *,
+    string_labels: bool = False,
+    own: OverwritableWeights | None = None,
+) -> tvm.IRModule:
+    """See `to_relax`; ``own`` gets the weights of an ONNX model that `Prepare` may overwrite, if nobody else keeps the
+    module.
+    """
     if isinstance(model, tvm.IRModule):
         _no_shapes(shapes, "an IRModule")
         return model
@@ -86,9 +99,12 @@ def to_relax(
                 keep_last_row(model, shortened, weights)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     if kind.startswith("onnx.") and kind.endswith(".ModelProto"):
+        from .onnx.file import Weights
         from .onnx.importer import import_onnx
 
         shapes, usual = split_usual_sizes(shapes or {})
+        weights = weights or Weights({})
+        weights.own = own
         with stage("import"):
             mod = import_onnx(model, shapes, weights, string_labels=string_labels)
         if usual:

@@ -24,7 +24,6 @@ from typing import Any
 
 from tvm import relax
 
-from ..core.compilation import knowing
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject, as_reject, calling
 from ..ir.order import order_constraints, symbol_constraints
@@ -192,7 +191,7 @@ def why_not_fits(ns: Namespace, region: relax.Function, options: Mapping[str, An
         return None
     who = f"fits of {ns.name!r}"
     try:
-        with calling(who), knowing(around=(region,)):
+        with calling(who, around=[region]):
             answer = ns.fits(region.with_attr({"Codegen": ns.name, "global_symbol": "trial"}), dict(options))
         refusal = as_reject(answer, who)
     except Exception as error:

@@ -33,6 +33,7 @@ from ..ir.relax_utils import (
     with_functions,
 )
 from ..ir.tvm_compat import dtype_of
+from ..vendors.codegen import Times
 from ..vendors.hooks.route import opaque
 from ..vendors.namespaces import find_namespace, registered, with_options
 from ..vendors.portable import check_output, source_namespaces
@@ -154,7 +155,13 @@ def _target_of(mod: tvm.IRModule) -> tvm.target.Target:
     return target
 
 
-def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bool = True) -> tvm.transform.Pass:
+def byoc_pipeline(
+    *,
+    strict: bool = False,
+    output: str = "module",
+    host_code: bool = True,
+    times: Times | None = None,
+) -> tvm.transform.Pass:
     """The pipeline of ``tvm.compile(mod, "llvm", relax_pipeline="byoc")``.
 
     Parameters
@@ -167,6 +174,8 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
     host_code : bool
         Keep code of TVM's in the executable also where it has nothing to compute; without, the executable is one for
         `ByocExecutable`, which removes TVM's empty C source.
+    times : Times, optional
+        ``times(codegen, graph)``: the known times of the candidates in a graph, which `tune` has measured.
 
     Raises
     ------
@@ -182,7 +191,7 @@ def byoc_pipeline(*, strict: bool = False, output: str = "module", host_code: bo
             mod = with_options(mod, {ns.name: {"output": output} for ns in registered() if ns.route.makes_source})
         if source_namespaces(mod):
             refuse_native(mod)
-        regions, mod = build_regions(mod, strict=strict)
+        regions, mod = build_regions(mod, strict=strict, times=times)
         is_source = bool(source_namespaces(mod))
         mod = attach_metadata(mod, regions)  # after all that may write to the log
         return tvm.transform.Sequential(

@@ -16,7 +16,6 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.compilation import knowing
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.ledger import Fact, raise_failures, read_log, with_facts
 from ..ir.relax_utils import codegen_of, free_name, global_var, is_host_function, with_functions
@@ -25,6 +24,7 @@ from ..partitioning.passes import partition_module
 from ..regions.cost import RegionPolicy
 from ..regions.failure import BrokenRegions, Failure
 from ..regions.functions import dissolve_regions, flatten_region, inline_functions
+from ..vendors.codegen import Terms, Times
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import find_namespace, get_target_options
 from ..vendors.portable import OUTPUTS, check_output, install_codegen
@@ -32,12 +32,15 @@ from ..vendors.portable import OUTPUTS, check_output, install_codegen
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
-def build_regions(mod: tvm.IRModule, *, strict: bool = False) -> tuple[tvm.IRModule, tvm.IRModule]:
+def build_regions(
+    mod: tvm.IRModule, *, strict: bool = False, times: Times | None = None
+) -> tuple[tvm.IRModule, tvm.IRModule]:
     """The module with the regions that can be built as functions, and the same one with these regions built.
 
     They become calls of runtime modules or PrimFuncs, one namespace after the other, by their names. What cannot be
     built is partitioned again around the calls that are to blame, and then all are built again: others may have got
-    what it lost. A region that cannot be source as asked becomes a module, with a note in the log.
+    what it lost. A region that cannot be source as asked becomes a module, with a note in the log. ``times`` are the
+    known times of candidates (`Terms`).
 
     Raises
     ------
@@ -46,17 +49,9 @@ def build_regions(mod: tvm.IRModule, *, strict: bool = False) -> tuple[tvm.IRMod
     NativeLibraryError
         If a library is missing: that is no fault of a region.
     """
-    built = mod
-    while owners := {codegen_of(f) for f in built.functions.values()} - {""}:
-        name = min(owners)
-        ns = find_namespace(name) or Namespace(name)
-        try:
-            built = _build(built, ns, strict)
-        except BrokenRegions as broken:
-            built = mod = _without(mod, ns, broken)
-            if strict:
-                raise_failures(read_log(mod))
-    return mod, built
+    notes: dict[str, dict[str, str]] = {}
+    mod, built = _built(mod, notes, times, strict=strict)
+    return mod, with_facts(built, [fact for name, refusals in notes.items() for fact in _facts(name, refusals, strict)])
 
 
 def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
@@ -65,37 +60,49 @@ def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
     A namespace whose library is missing on this machine keeps its regions, and so does one with a compiler of its own
     in a ``dry_run``.
     """
-    settled: set[str] = set()
     with tvm.target.Target("llvm"):
-        while owners := {codegen_of(f) for f in mod.functions.values()} - settled - {""}:
-            name = min(owners)
-            settled.add(name)
-            ns = find_namespace(name) or Namespace(name)
-            if dry_run and ns.route.compiles:
-                continue
-            try:
-                with knowing(not_source={}):
-                    ns.route.build(mod, _options(mod, ns))
-            except NativeLibraryError:
-                continue
-            except BrokenRegions as broken:
-                mod = _without(mod, ns, broken)
-                settled.clear()  # other compilers may have got calls that this one lost
-    return mod
+        return _built(mod, {}, needs_all=False, dry_run=dry_run)[0]
+
+
+def _built(
+    mod: tvm.IRModule,
+    notes: dict[str, dict[str, str]],
+    times: Times | None = None,
+    *,
+    strict: bool = False,
+    needs_all: bool = True,
+    dry_run: bool = False,
+) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """See `build_regions`; ``notes`` gets what is no source, by namespace.
+
+    Without ``needs_all``, a namespace whose library is missing keeps its regions.
+    """
+    built, done = mod, set[str]()
+    while owners := {codegen_of(f) for f in built.functions.values()} - done - {""}:
+        name = min(owners)
+        ns, notes[name] = find_namespace(name) or Namespace(name), {}
+        done.add(name)
+        if dry_run and ns.route.compiles:
+            continue
+        try:
+            install_codegen(ns)
+            options = _options(mod, ns)
+            check_output(options.get("output", OUTPUTS[0]))  # a mistake of the user, and not of a region
+            built = ns.route.build(built, options, Terms(times, notes[name]))
+        except NativeLibraryError:
+            if needs_all:
+                raise
+        except BrokenRegions as broken:
+            built = mod = _without(mod, ns, broken)
+            done.clear()  # other compilers may have got calls that this one lost
+            notes.clear()
+            if strict:
+                raise_failures(read_log(mod))
+    return mod, built
 
 
 def _options(mod: tvm.IRModule, ns: Namespace) -> dict[str, Any]:
     return get_target_options(mod, ns.name) if find_namespace(ns.name) else {}
-
-
-def _build(mod: tvm.IRModule, ns: Namespace, strict: bool) -> tvm.IRModule:
-    install_codegen(ns)
-    options = _options(mod, ns)
-    check_output(options.get("output", OUTPUTS[0]))  # a mistake of the user, and not of a region
-    refusals: dict[str, str] = {}
-    with knowing(not_source=refusals):
-        built = ns.route.build(mod, options)
-    return with_facts(built, _facts(ns, refusals, strict))
 
 
 def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRModule:
@@ -115,7 +122,7 @@ def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRM
     return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
 
 
-def _facts(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Fact]:
+def _facts(name: str, refusals: Mapping[str, str], strict: bool) -> list[Fact]:
     """Notes that regions are modules although source was asked for; a region stands for its calls."""
     if refusals and strict:
         lines = "".join(f"\n  {symbol}: {reason}" for symbol, reason in refusals.items())
@@ -125,7 +132,7 @@ def _facts(ns: Namespace, refusals: Mapping[str, str], strict: bool) -> list[Fac
     for symbol, reason in refusals.items():
         _logger.warning("%s is a module, not source as asked: %s", symbol, reason)
     return [
-        Fact(symbol, symbol, "region", ns.name, "output", f"is a module, not source: {reason}")
+        Fact(symbol, symbol, "region", name, "output", f"is a module, not source: {reason}")
         for symbol, reason in refusals.items()
     ]
 

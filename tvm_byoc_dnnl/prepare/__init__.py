@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..core.compilation import OverwritableWeights
 from ..ir.relax_utils import is_host_function, op_calls
 from ..ir.tvm_compat import is_constant
 from . import activations, affine, compression, constants, identities, norms, rounded, softmax, tir_forms
@@ -41,7 +42,7 @@ def merged(tables: Iterable[Rules]) -> dict[str, list[Rule]]:
 
 
 #: Pass: what loses too many bits in the form that it has. It runs without `Prepare`, too.
-ExactForms = rewrite_pass("ExactForms", merged([rounded.RULES, norms.EXACT]), leaves_weights=True)
+ExactForms = rewrite_pass("ExactForms", merged([rounded.RULES, norms.EXACT]))
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposed")
@@ -52,13 +53,15 @@ def FoldTransposed(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     return rewrite_pass("Transposed", constants.FOLD_TRANSPOSED)(mod) if is_left else mod
 
 
-def Prepare(*, keep_transposed: bool = False) -> tvm.transform.Sequential:
+def Prepare(*, keep_transposed: bool = False, own: OverwritableWeights | None = None) -> tvm.transform.Sequential:
     """The preparing passes: equal results, canonical forms.
 
     Parameters
     ----------
     keep_transposed : bool
         Leave large constant weights that a product reads transposed as they are stored.
+    own : OverwritableWeights, optional
+        Weights of the module that it may overwrite; it forgets them.
 
     Returns
     -------
@@ -70,6 +73,6 @@ def Prepare(*, keep_transposed: bool = False) -> tvm.transform.Sequential:
         tables["constants"] = {**tables["constants"], **constants.KEEP_TRANSPOSED}
     passes = [
         relax.transform.ConvertToDataflow(min_size=1),
-        rewrite_pass("CanonicalForms", merged(tables.values()), tidy=True),
+        rewrite_pass("CanonicalForms", merged(tables.values()), tidy=True, own=own),
     ]
     return tvm.transform.Sequential(passes, name="Prepare")

@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..core.compilation import OverwritableWeights, current
+from ..core.compilation import OverwritableWeights
 from ..core.ledger import FORM, Fact, with_facts
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..ir.constants import constant_numpy, make_constant, product_constant, scale_constant
@@ -379,24 +379,25 @@ class Scope:
                 self._release(read)
 
 
-def rewrite_pass(name: str, rules: Rules, *, tidy: bool = False, leaves_weights: bool = False) -> tvm.ir.transform.Pass:
-    """A module pass that sweeps every Relax function once with ``rules``.
+def rewrite_pass(
+    name: str, rules: Rules, *, tidy: bool = False, own: OverwritableWeights | None = None
+) -> tvm.ir.transform.Pass:
+    """A module pass that sweeps every Relax function once with ``rules``, and may overwrite the weights in ``own``.
 
-    With ``tidy``, aliases and what nothing reads are gone then, too. With ``leaves_weights``, the next such pass is the
-    one that may overwrite weights.
+    With ``tidy``, aliases and what nothing reads are gone then, too.
     """
     tidying = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
 
     def sweep(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         changed, misses = {}, []
-        own = (None if leaves_weights else current().weights) or OverwritableWeights()
+        weights = OverwritableWeights() if own is None else own
         for gv, func in module.functions_items():
             if isinstance(func, relax.Function) and not _is_backend_function(func):
-                scope = Scope(module, rules, own)
+                scope = Scope(module, rules, weights)
                 if (new := scope.function(func)) is not func:
                     changed[gv] = new
                 misses += scope.misses(gv.name_hint)
-        own.constants.clear()  # the others may be freed from now on
+        weights.constants.clear()  # the others may be freed from now on
         module = _with_changed(with_facts(module, misses), changed)
         return tidying(module) if tidy else module
 

@@ -20,7 +20,7 @@ import tvm
 from ..api.compile import DEFAULT_COMPILER, partition, with_precision
 from ..calls.account import account_of, notes_of
 from ..calls.model import CallReport, Candidate, ReportData, Worth
-from ..core.compilation import compiling, knowing
+from ..core.compilation import compiling
 from ..core.errors import ArtifactError, InputError, UnsupportedError, check_types
 from ..core.files import write_text
 from ..frontends import to_relax
@@ -32,7 +32,7 @@ from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
 from ..prepare import Prepare
 from ..regions.cost import RegionPolicy, with_names
-from ..runtime.runner import Runner, load
+from ..runtime.runner import Runner, described
 from ..tuning.costs import known_times
 from ..tuning.database import choices_of, with_places
 from ..tuning.plans import Times, times_of
@@ -319,8 +319,7 @@ def _of_module(
                 times = times_of(mod, asked, placement, database)
             mod = partition(mod, compiler, policy=policy, placement=placement, dry_run=dry_run)
     mod = settle_regions(mod, dry_run=dry_run)
-    with knowing(times=known_times(mod, choices_of(placement))):
-        report = Report(**vars(account_of(mod, asked)))
+    report = Report(**vars(account_of(mod, asked, times=known_times(mod, choices_of(placement)))))
     if times is not None:
         _add_times(report, times)
     for region in report.regions if not dry_run else ():
@@ -358,9 +357,8 @@ def _of_compiled(model: Any, shapes: Mapping[str, Any] | None) -> Report:
     if shapes:
         raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")
     is_path = isinstance(model, (str, Path))
-    with knowing(is_described=True):
-        runner = load(model) if is_path else model if isinstance(model, Runner) else Runner(model)
-        account = read_account(runner.module)
+    runner = model if isinstance(model, Runner) else described(model)
+    account = read_account(runner.module)
     if account is None:
         raise ArtifactError(
             "this compiled model does not say what runs where: it was built without the pipeline 'byoc', or by an "

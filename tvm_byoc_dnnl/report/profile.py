@@ -24,6 +24,7 @@ from ..core.files import write_text
 from ..core.machine import QUIET, Neighbours
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
+from ..vendors.blobs import Opening
 from .html import render_html
 from .measured import HOST, Instrument, Names, Roof, StepTime, runner_of, tensors_of
 from .measured import roof as measure_roof
@@ -227,13 +228,13 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
 
 
 def _step_times(runner: Runner, tensors: Sequence[Any], repeat: int, warmup: int) -> list[list[StepTime]]:
-    vm = relax.VirtualMachine(runner.module, tvm.cpu())
-    names = Names(read_account(runner.module), read_kernels(vm))
-    call = limited(vm[runner.entry], runner.threads)
-    profilers = {name: region["profile"] for name, region in _native.regions([runner.module]).items()}
     runs: list[list[StepTime]] = []
     layers: list[tuple[str, float]] = []
-    with knowing(layers=layers):
+    with knowing(opening=Opening({}, layers=layers)):
+        vm = relax.VirtualMachine(runner.module, tvm.cpu())
+        names = Names(read_account(runner.module), read_kernels(vm))
+        call = limited(vm[runner.entry], runner.threads)
+        profilers = {name: region["profile"] for name, region in _native.regions([runner.module]).items()}
         instrument = Instrument(profilers, names, layers)
         vm.set_instrument(instrument)
         for k in range(warmup + repeat):

@@ -36,11 +36,19 @@ class Machines:
         size: where sizes are open, the memory would grow with each new one.
     """
 
-    def __init__(self, module: tvm.runtime.Module, entry: str, threads: int | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        module: tvm.runtime.Module,
+        entry: str,
+        threads: int | None,
+        options: Mapping[str, Any],
+        is_described: bool = False,
+    ) -> None:
         self.module = module
         self.pooled = True
         self._entry = entry
         self._options = options
+        self._is_described = is_described
         self._threads = threads
         self._local = threading.local()
 
@@ -50,14 +58,15 @@ class Machines:
         self._local.entry = self._entry  # which another thread may change
         memory = "pooled" if self.pooled else "naive"
         make = limited(lambda: made.append(relax.VirtualMachine(self.module, tvm.cpu(), memory)), self._threads)
-        with knowing(opening=Opening(self._options)):
+        opening = Opening(self._options, is_described=self._is_described)
+        with knowing(opening=opening):
             try:
                 make()  # the first machine makes the plans, which are for a number of threads
             except ArtifactError as error:
                 if not self._has_host_form():
                     raise
-                with knowing(is_described=True):
-                    make()
+                opening.is_described = True
+                make()
                 self._local.machine = made[0]
                 if self._local.entry in FALLBACK_FUNCTIONS.values() or self.without_devices(error) is None:
                     raise

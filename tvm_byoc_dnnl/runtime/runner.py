@@ -66,6 +66,8 @@ class Runner(BaseRunner):
         If the native library that the model needs cannot be loaded.
     """
 
+    _is_described = False
+
     def __init__(
         self,
         ex: Any,
@@ -85,7 +87,7 @@ class Runner(BaseRunner):
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
         module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
-        machines = Machines(module, entry, self.threads, checked_run_options(options or {}))
+        machines = Machines(module, entry, self.threads, checked_run_options(options or {}), self._is_described)
         self._model = machines
         self.entry = entry
         vm = machines.start()
@@ -314,6 +316,21 @@ def load(
                     raise
         module = library_file.load(path)
     return Runner(module, threads=threads, workers=workers, options=options)
+
+
+class _Described(Runner):
+    _is_described = True
+
+
+def described(model: Any) -> Runner:
+    """A runner of a compiled model, or of a library's path, for what it says of itself.
+
+    A region that this machine cannot open is an error of its call.
+    """
+    if isinstance(model, (str, PathLike)):
+        with loading(model) as path:
+            model = library_file.load(path)
+    return _Described(model)
 
 
 @cache

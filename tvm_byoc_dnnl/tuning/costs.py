@@ -19,7 +19,7 @@ from tvm import relax
 from tvm_ffi import Shape
 
 from ..core import _native
-from ..core.compilation import compiling, knowing
+from ..core.compilation import compiling
 from ..core.files import write_text
 from ..core.tensor_info import TensorInfo, random_arrays
 from ..graph.graph import PortableGraph
@@ -29,6 +29,7 @@ from ..pipeline import PIPELINE
 from ..regions.cost import shape_of, size_of, usual_sizes
 from ..regions.failure import describe
 from ..runtime.runner import Runner
+from ..vendors.codegen import Times
 from ..vendors.namespace import Namespace, told
 from ..vendors.namespaces import HOST, compilers, get_target_options, namespace
 from ..vendors.portable import PortableCodegen, lower_region
@@ -69,10 +70,8 @@ def measure_candidates(mod: tvm.IRModule, database: Database, deadline: float, t
     return count
 
 
-def known_times(
-    mod: tvm.IRModule, database: Database | None
-) -> Callable[[PortableCodegen, PortableGraph], dict[str, Any] | None] | None:
-    """How a compilation of a model looks up the times in a database (`Compilation.times`), if that has any."""
+def known_times(mod: tvm.IRModule, database: Database | None) -> Times | None:
+    """How a compilation of a model looks up the times in a database, if that has any."""
     if database is None or not database.has_candidates:
         return None
     sizes = usual_sizes(mod)
@@ -218,8 +217,9 @@ def callable_of(mod: tvm.IRModule, target: Any, choices: Database | None = None)
     """One call of a partitioned module with random inputs, open dims with the sizes that it is optimised for."""
     sizes = usual_sizes(mod)
     arguments = [_argument(i, p.ty, sizes) for i, p in enumerate(mod["main"].params)]
-    with compiling(), knowing(times=known_times(mod, choices)):
-        runner = Runner(tvm.compile(mod, target=target, relax_pipeline=PIPELINE))
+    with compiling():
+        pipeline = relax.get_pipeline(PIPELINE, times=known_times(mod, choices))
+        runner = Runner(tvm.compile(mod, target=target, relax_pipeline=pipeline))
     return lambda: runner.run_tvm(*arguments)
 
 

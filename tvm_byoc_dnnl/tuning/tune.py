@@ -26,7 +26,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.compilation import compiling, knowing
+from ..core.compilation import compiling
 from ..core.errors import InputError, check_types
 from ..core.own_process import Ended, Worker, answer
 from ..core.tensor_info import shape_options
@@ -79,8 +79,9 @@ def race_apart(
                 if number >= 2 and _would_pass(deadline, started, number):
                     break
                 path = folder / f"{number}.so"
-                with compiling(), knowing(times=known_times(mod, choices)):
-                    ex = tvm.compile(mod, target=target, relax_pipeline=PIPELINE)
+                with compiling():
+                    pipeline = relax.get_pipeline(PIPELINE, times=known_times(mod, choices))
+                    ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)
                 ByocExecutable(ex.mod).export_library(path)
                 patience = _SILENCE_S + _SHARE * (time.perf_counter() - begun)
                 runners.append(stack.enter_context(_Runner(path, _shapes(mod), patience)))

@@ -36,10 +36,26 @@ _PATTERNS = (0xB7, 0x48)
 
 
 class Opening:
-    """What the regions have in common that are opened together: a user's options, and the memory of each device."""
+    """What the regions have in common that are opened together: a user's options, and the memory of each device.
 
-    def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+    Attributes
+    ----------
+    is_described : bool
+        A region that this machine cannot open is an error of its call.
+    layers : list, optional
+        Gets the names of layers and their seconds that regions report while a model is profiled.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Mapping[str, Any]],
+        *,
+        is_described: bool = False,
+        layers: list[tuple[str, float]] | None = None,
+    ) -> None:
         self.options = options
+        self.is_described = is_described
+        self.layers = layers
         self._memories: WeakValueDictionary[Any, Held] = WeakValueDictionary()
 
     def memory(self, make: Callable[[Any], Any], options: Mapping[str, Any]) -> Held:
@@ -50,6 +66,10 @@ class Opening:
 
 
 _WITHOUT_A_RUNNER = Opening({})
+
+
+def _opening() -> Opening:
+    return current().opening or _WITHOUT_A_RUNNER
 
 
 def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> tvm.runtime.Module:
@@ -86,7 +106,7 @@ def layer_times(times: LayerTimes) -> None:
         Names of layers and seconds, in the order in which they ran; or a function that returns this, which is called
         only if somebody profiles. In any other call it has no effect.
     """
-    if (heard := current().layers) is not None:
+    if (heard := _opening().layers) is not None:
         heard += [(str(name), float(seconds)) for name, seconds in (times() if callable(times) else times)]
 
 
@@ -116,7 +136,7 @@ def open_blob(
     try:
         return tvm_ffi.convert(_opened(compiler, symbol, compatibility, data, results))
     except ArtifactError:
-        if not current().is_described:
+        if not _opening().is_described:
             raise
 
     def later(suffix: str) -> Callable[..., Any]:
@@ -135,7 +155,7 @@ def _opened(
         raise ArtifactError(f"{where}, which is not there: {error}") from error
     if (runner := ns.blob_runner) is None:
         raise ArtifactError(f"{where}, whose package has not called register_blob_runner({compiler!r}, ...)")
-    opening, held = current().opening or _WITHOUT_A_RUNNER, None
+    opening, held = _opening(), None
     try:
         answer = runner.check(compatibility)
         if isinstance(answer, Works):

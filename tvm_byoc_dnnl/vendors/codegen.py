@@ -23,7 +23,7 @@ from tvm import relax
 from tvm.support import cc
 
 from ..core import _native
-from ..core.compilation import current, knowing
+from ..core.compilation import current
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.files import workspace
 from ..core.own_process import apart
@@ -136,6 +136,27 @@ def missing_functions(module: tvm.runtime.Module, symbols: Iterable[str]) -> lis
     return [symbol for symbol in symbols if module.is_runnable() and not module.implements_function(symbol)]
 
 
+#: ``times(codegen, graph)``: the known times of the candidates in a graph, as `tune` has measured them
+Times = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a build is given for its routes, beside the options of a namespace.
+
+    Attributes
+    ----------
+    times : Times, optional
+        The known times of candidates.
+    not_source : dict, optional
+        Gets the regions (by symbol) that became modules although source was asked for, and why; ``None`` to raise
+        instead.
+    """
+
+    times: Times | None = None
+    not_source: dict[str, str] | None = None
+
+
 class Route(ABC):
     """The way in which the regions of a namespace become code.
 
@@ -169,7 +190,7 @@ class Route(ABC):
         """
 
     @abstractmethod
-    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
         """The module with calls of runtime modules, or of PrimFuncs, in the place of the namespace's regions.
 
         Raises
@@ -251,22 +272,32 @@ class Codegen(Route):
         """``RunCodegen`` calls this: one module per function."""
         raise NotImplementedError
 
+    def modules(
+        self,
+        functions: Sequence[relax.Function],
+        options: Mapping[str, Any],
+        constant_names: Mapping[Any, str],
+        _terms: Terms,
+    ) -> Sequence[tvm.runtime.Module]:
+        """The same for a build of ours."""
+        return self(functions, options, constant_names)
+
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; a codegen can only be run."""
         named = region.with_attr({"Codegen": self.compiler, "global_symbol": "trial"})
         try:
-            self._generate([named], options)
+            self._generate([named], options, Terms(not_source={}))  # a module instead of source is no failure
         except NativeLibraryError:
             raise
         except Exception as error:
             return Failure("codegen", describe(error))
         return None
 
-    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
         """See `Route.build`."""
         regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
         made, errors, together = all_or_each(
-            list(regions), lambda some: self._generate([regions[gv] for gv in some], options)
+            list(regions), lambda some: self._generate([regions[gv] for gv in some], options, terms)
         )
         if together is None:
             return with_external_calls(mod, regions, *made[0][1], self.on_device)
@@ -278,13 +309,13 @@ class Codegen(Route):
         raise BrokenRegions(dict.fromkeys(regions, failure), failure) from together
 
     def _generate(
-        self, regions: Sequence[relax.Function], options: Mapping[str, Any]
+        self, regions: Sequence[relax.Function], options: Mapping[str, Any], terms: Terms
     ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
         """The modules of regions, and the names of their constants."""
         names = name_constants(regions)
         # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own
-        with calling(f"the codegen of {self.compiler!r}"), knowing(around=tuple(regions)):
-            made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names))
+        with calling(f"the codegen of {self.compiler!r}", around=regions):
+            made: Any = self.modules(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names), terms)
         modules = list(made) if isinstance(made, Sequence) else []
         if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):
             count = f"expected {len(regions)} runtime module(s)"
@@ -348,14 +379,14 @@ class OwnCodegen(Codegen):
         return apart(lambda: _plain(function(functions, options, constant_names)), f"the codegen of {self.compiler!r}")
 
     def _generate(
-        self, regions: Sequence[relax.Function], options: Mapping[str, Any]
+        self, regions: Sequence[relax.Function], options: Mapping[str, Any], terms: Terms
     ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
         known, kept = current().blobs, current().kept
         blobs = {} if known is None else known.setdefault(self, {})
         keys = [_content(region, options) for region in regions] if blobs or kept else [""] * len(regions)
         found = [blobs.get(key) or (kept and kept.region(self.compiler, key)) for key in keys]
         new = [region for region, module in zip(regions, found, strict=True) if module is None]
-        made = iter(super()._generate(new, options)[0] if new else ())
+        made = iter(super()._generate(new, options, terms)[0] if new else ())
         modules = [next(made) if module is None else _counted(module, r) for module, r in zip(found, regions)]
         for region, key, module, old in zip(regions, keys, modules, found, strict=True):
             if _is_blob(module):

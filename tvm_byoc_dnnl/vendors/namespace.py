@@ -261,8 +261,8 @@ def remembered() -> dict[Any, Any]:
     return current().answers
 
 
-def told(ns: Namespace, function: str, *arguments: Any) -> Any:
-    """What a function that a namespace has says.
+def told(ns: Namespace, function: str, *arguments: Any, around: Sequence[Any] | None = None) -> Any:
+    """What a function that a namespace has says; ``around`` as for `calling`.
 
     Raises
     ------
@@ -273,6 +273,6 @@ def told(ns: Namespace, function: str, *arguments: Any) -> Any:
     """
     name, kind, expected = _GIVES[function]
     who = f"{name} of {ns.name!r}"
-    with calling(who, named=True):
+    with calling(who, named=True, around=around):
         answer = getattr(ns, function)(*arguments)
     return expect(answer, kind, who, expected)

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax
 
 from ..core import _native
-from ..core.compilation import current, knowing
+from ..core.compilation import current
 from ..core.errors import NativeLibraryError, UnsupportedError, one_of
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject, calling
@@ -22,7 +22,7 @@ from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
 from ..ir.tvm_compat import constant_tensor
 from ..regions.failure import BrokenRegions, Failure, describe
-from .codegen import Codegen, SourceBuild
+from .codegen import Codegen, SourceBuild, Terms, Times
 from .namespace import Namespace, Pattern, told
 from .namespaces import checked_options, get_target_options, namespace, registered
 
@@ -201,21 +201,31 @@ class PortableCodegen(Codegen):
         constant_names: Mapping[Any, str],
     ) -> list[tvm.runtime.Module]:
         """``RunCodegen`` calls this."""
+        return self.modules(functions, options, constant_names, Terms())
+
+    def modules(
+        self,
+        functions: Sequence[relax.Function],
+        options: Mapping[str, Any] | None,
+        constant_names: Mapping[Any, str],
+        terms: Terms,
+    ) -> list[tvm.runtime.Module]:
+        """See `Codegen.modules`."""
         ns = namespace(self.compiler)
         given = {str(name): value for name, value in (options or {}).items()}
         output = check_output(str(checked_options(self.compiler, given).get("output", OUTPUTS[0])))
         if output == "source" and self.source_build is not None:
             self.source_build().check()
         names = {constant: str(name) for constant, name in constant_names.items()}
-        graphs = [self.with_times(lower_region(ns, f, str(f.attrs["global_symbol"]), names, given)) for f in functions]
+        lowered = (lower_region(ns, f, str(f.attrs["global_symbol"]), names, given) for f in functions)
+        graphs = [self.with_times(graph, terms.times) for graph in lowered]
         if output != "source":
             return [self.create_module(g) for g in graphs]
-        return [self._source(with_checksums(g, names)) for g in graphs]
+        return [self._source(with_checksums(g, names), terms) for g in graphs]
 
-    def with_times(self, graph: PortableGraph) -> PortableGraph:
-        """The graph with the times of its candidates that this compilation knows."""
-        look_up = current().times
-        return graph if look_up is None else replace(graph, times=look_up(self, graph))
+    def with_times(self, graph: PortableGraph, times: Times | None) -> PortableGraph:
+        """The graph with the known times of its candidates."""
+        return graph if times is None else replace(graph, times=times(self, graph))
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; the cheap attempt lowers a region and lets the library plan it."""
@@ -233,10 +243,9 @@ class PortableCodegen(Codegen):
             return Failure(stage, refusal.reason)
         if not fully:
             return None
-        with knowing(not_source={}):  # a region that must be a module is no failure
-            return super().attempt(region, options)
+        return super().attempt(region, options)
 
-    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
         """See `Route.build`; a module is made without asking the library, so regions that were not lowered for an
         attempt are tried now."""
         known = current().lowered or {}
@@ -245,7 +254,7 @@ class PortableCodegen(Codegen):
         failures = {gv: failure for gv, failure in attempts.items() if failure is not None}
         if failures:
             raise BrokenRegions(failures)
-        return super().build(mod, options)
+        return super().build(mod, options, terms)
 
     def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
         """See `Route.source`."""
@@ -253,16 +262,15 @@ class PortableCodegen(Codegen):
             return super().source(region, symbol)
         return self.create_source(lower_region(namespace(self.compiler), region, symbol))
 
-    def _source(self, graph: PortableGraph) -> tvm.runtime.Module:
-        """``graph`` as source; a module where it cannot be written as source, if this compilation notes such cases."""
+    def _source(self, graph: PortableGraph, terms: Terms) -> tvm.runtime.Module:
+        """``graph`` as source; a module where it cannot be written as source, if such cases are noted."""
         assert self.create_source is not None
-        refusals = current().not_source
         try:
             return self.create_source(graph)
         except UnsupportedError as error:
-            if refusals is None:
+            if terms.not_source is None:
                 raise
-            refusals[graph.name] = " ".join(str(error).split())
+            terms.not_source[graph.name] = " ".join(str(error).split())
             return self.create_module(graph)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 import tvm
 
+from ...core.compilation import OverwritableWeights
 from ...core.errors import InputError
 from ...core.files import opened
 
@@ -59,11 +60,17 @@ class Weights(dict[str, np.ndarray]):
         The weights.
     reading : iterable of Future
         What is to be waited for.
+
+    Attributes
+    ----------
+    own : OverwritableWeights, optional
+        Gets the constants of the import that whoever asked for it may overwrite.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], reading: Iterable[Future[None]] = ()) -> None:
         super().__init__(arrays)
         self._reading = list(reading)
+        self.own: OverwritableWeights | None = None
 
     def complete(self) -> None:
         """Wait until all are read.

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from tvm import relax
 from tvm.ir.supply import UniqueNameSupply
 
-from ...core.compilation import current
+from ...core.compilation import OverwritableWeights
 from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.signature import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR
@@ -86,7 +86,6 @@ def _module(
     shapes = relax_shapes(inputs)
     plan = Plan(model.graph.node, [o.name for o in outputs])
     params = _parameters(inputs, shapes)
-    fresh = {id(array) for array in weights.values()}
 
     def read(walk: Walk) -> Any:
         scope = Scope(opsets_of(model.opset_import))
@@ -111,7 +110,8 @@ def _module(
     if shared.labels:
         attrs[LABELS_ATTR] = shared.labels
     module["main"] = module["main"].with_attrs(attrs) if attrs else module["main"]
-    _note_overwritable(module, shared.weights, fresh)
+    if weights.own is not None:
+        _note_overwritable(module, shared.weights, weights, weights.own)
     return module
 
 
@@ -189,14 +189,13 @@ def _solve(walk: Walk, scope: Scope, shapes: OpenInputs) -> None:
 # ---- weights --------------------------------------------------------------------------------------------
 
 
-def _note_overwritable(module: tvm.IRModule, weights: Sequence[tuple[Any, np.ndarray]], fresh: set[int]) -> None:
-    """Note the constants that are nothing but the weights of one linear operator, and have memory of their own.
-
-    ``fresh``: by address, the arrays that were read for this import.
+def _note_overwritable(
+    module: tvm.IRModule, weights: Sequence[tuple[Any, np.ndarray]], read: Weights, own: OverwritableWeights
+) -> None:
+    """Note in ``own`` the constants that are nothing but the weights of one linear operator, and have memory of their
+    own; ``read`` are the arrays that were read for this import.
     """
-    own = current().weights
-    if own is None:
-        return
+    fresh = {id(array) for array in read.values()}
     others = [array for _, array in weights if id(array) not in fresh and is_as_tvm_wants(array)]
     owned: ByIdentity[int] = ByIdentity.of(
         (constant, 0)

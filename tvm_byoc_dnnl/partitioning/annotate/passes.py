@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ...core.compilation import Compilation, knowing, stage
+from ...core.compilation import Compilation, OverwritableWeights, stage
 from ...core.ledger import ASKED, MATCH, REFUSED, Fact, with_facts
 from ...core.tvm_fast import ByIdentity
 from ...core.verdict import Crash, Reject, as_reject, calling
@@ -244,7 +244,7 @@ def ask_pattern(
     own = Matched(match, getattr(match, "bindings", {}), getattr(match, "context", None))
     try:
         if pattern.check is not None:
-            with calling(who), knowing(around=(own.bindings,)):
+            with calling(who, around=[own.bindings]):
                 refusal = as_reject(pattern.check(own), who)
             if refusal is not None:
                 return refusal
@@ -259,7 +259,11 @@ def ask_pattern(
 
 
 def AnnotateExternalCompiler(
-    compiler: str | Sequence[str] | None = None, *, prepare: bool = True, choice: Choice = first_in_order
+    compiler: str | Sequence[str] | None = None,
+    *,
+    prepare: bool = True,
+    choice: Choice = first_in_order,
+    own: OverwritableWeights | None = None,
 ) -> tvm.transform.Pass:
     """Pass: put every call that an external compiler takes into a composite function of that compiler.
 
@@ -276,6 +280,8 @@ def AnnotateExternalCompiler(
         Run the common preparing passes and those of the namespaces first (`tvm_byoc_dnnl.prepare`).
     choice : callable
         ``choice(match) -> candidate``; by default the first one in order of priority (`first_in_order`).
+    own : OverwritableWeights, optional
+        Weights of the module that `Prepare` may overwrite.
 
     Returns
     -------
@@ -289,15 +295,18 @@ def AnnotateExternalCompiler(
     default = None if compiler is None else [compiler] if isinstance(compiler, str) else list(compiler)
     for name in default or ():
         namespace(name)  # an unknown name fails where it is written, not later
-    return _Annotate(default, prepare, choice)
+    return _Annotate(default, prepare, choice, own)
 
 
 @tvm.transform.module_pass(opt_level=0, name="AnnotateExternalCompiler")
 class _Annotate:
-    def __init__(self, default: list[str] | None, prepare: bool, choice: Choice) -> None:
+    def __init__(
+        self, default: list[str] | None, prepare: bool, choice: Choice, own: OverwritableWeights | None
+    ) -> None:
         self._default = default
         self._prepares = prepare
         self._choice = choice
+        self._own = own
 
     def transform_module(self, mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         mod = expand(mod, lambda func: unknown_whole(func, self._compilers(func)))
@@ -340,7 +349,8 @@ class _Annotate:
         groups = _by_compilers(mod, self._default)
         wanted = dict.fromkeys(c for compilers in groups for c in compilers)
         with stage("prepare"):
-            canonical = Prepare(keep_transposed=bool(wanted) and all(map(_reads_transposed, wanted)))
+            transposed = bool(wanted) and all(map(_reads_transposed, wanted))
+            canonical = Prepare(keep_transposed=transposed, own=self._own)
             forms, prepared = VendorForms(canonical, places_taken), canonical(mod)
             mod = prepared
             for name in wanted:

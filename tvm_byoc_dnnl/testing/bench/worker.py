@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.compilation import knowing, stage
+from ...core.compilation import compiling, stage
 from ...core.own_process import answer
 from .engines import ENGINES, Run
 
@@ -31,7 +31,7 @@ class _Commands:
         loader = importlib.import_module(module).load
         self._model = path, threads
         start = time.perf_counter()
-        with knowing(seconds={}) as compilation:
+        with compiling() as compilation:
             self._run, version = loader(path, threads, **options)
             with stage("first call"):
                 outputs = self._run(inputs)

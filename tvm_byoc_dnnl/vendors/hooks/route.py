@@ -23,7 +23,7 @@ from ...ir.relax_utils import codegen_of, external_modules, global_var, is_host_
 from ...ir.walker import rewrite_calls
 from ...regions.failure import BrokenRegions, Failure, all_or_each, describe
 from ...regions.functions import inline_regions
-from ..codegen import Route, check_sources, missing_functions
+from ..codegen import Route, Terms, check_sources, missing_functions
 from ..namespace import Namespace, TargetHooks
 from ..namespaces import OPTIONS_ATTR
 from .c_source import c_module, lower_tir
@@ -253,7 +253,7 @@ class HookRoute(Route):
             return made.failures[gv]
         return None if gv in made.done else self._rest.attempt(region, options, fully=fully)
 
-    def build(self, mod: tvm.IRModule, options: Mapping[str, Any]) -> tvm.IRModule:
+    def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
         """See `Route.build`."""
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
         taken = {gv.name_hint for gv in mod.get_global_vars()} - {gv.name_hint for gv in owned}
@@ -265,11 +265,8 @@ class HookRoute(Route):
         if made.failures:
             raise BrokenRegions(made.failures, made.all_together)
         mod = _assembled(mod, made, primfuncs)
-        return (
-            self._rest.build(mod, options)
-            if any(codegen_of(f) == self.compiler for f in mod.functions.values())
-            else mod
-        )
+        is_left = any(codegen_of(f) == self.compiler for f in mod.functions.values())
+        return self._rest.build(mod, options, terms) if is_left else mod
 
 
 def _nowhere(gv: Any) -> Any:
