@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
@@ -56,7 +55,9 @@ def _import(engine: str) -> Callable[[str, int], tuple[Callable[[list], list], s
             return run, byoc.__version__
 
         return load
-    return importlib.import_module(f"tvm_byoc_dnnl.testing.bench.engines.{engine}").load
+    from tvm_byoc_dnnl.testing.bench.engines import ENGINES
+
+    return ENGINES[engine].loader()
 
 
 def _measure(engine: str, threads: int, path: str, inputs_file: str, output_file: str) -> dict[str, Any]:

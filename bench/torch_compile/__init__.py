@@ -6,16 +6,21 @@ the file's name is the network's.
 
 from __future__ import annotations
 
-from tvm_byoc_dnnl.testing.bench import ENGINES, Engine
+from tvm_byoc_dnnl.testing.bench.engines import ENGINES, Engine, Load
 
 __all__ = ["TORCH_ENGINES"]
 
-_MODULE = f"{__name__}.engine"
+
+def _loader() -> Load:
+    from .engine import load
+
+    return load
+
 
 #: name → engine; the first is what the others are compared with
 TORCH_ENGINES: dict[str, Engine] = {
-    "torch-byoc": Engine(_MODULE, 'torch.compile(backend="tvm_byoc_dnnl")', "torch", {"backend": "tvm_byoc_dnnl"}),
+    "torch-byoc": Engine(_loader, 'torch.compile(backend="tvm_byoc_dnnl")', "torch", {"backend": "tvm_byoc_dnnl"}),
     "byoc": ENGINES["byoc"],
-    "inductor": Engine(_MODULE, "inductor with freezing", "torch", {"backend": "inductor"}),
-    "eager": Engine(_MODULE, "PyTorch", "torch", {"backend": "eager"}),
+    "inductor": Engine(_loader, "inductor with freezing", "torch", {"backend": "inductor"}),
+    "eager": Engine(_loader, "PyTorch", "torch", {"backend": "eager"}),
 }

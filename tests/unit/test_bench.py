@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.unit import fake_engines
 from tests.unit.importing import node, onnx_model
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.runtime.comparison import gap
@@ -48,7 +49,7 @@ QUICK = Settings(threads=1, rounds=3, block_ms=1, rest_ms=0)
 
 
 def fake(behaviour: str, **fields: int) -> Engine:
-    return Engine("tests.unit.fake_engines", behaviour, "numpy", {"behaviour": behaviour}, **fields)
+    return Engine(fake_engines.loader, behaviour, "numpy", {"behaviour": behaviour}, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +196,7 @@ def test_unknown_names_are_input_errors() -> None:
 def test_engines_that_are_not_installed_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setitem(ENGINES, "absent", Engine("nowhere", "Absent", "no_such_module"))
+    monkeypatch.setitem(ENGINES, "absent", Engine(fake_engines.loader, "Absent", "no_such_module"))
     assert list(choose_engines(["absent", "onnxruntime"])) == ["onnxruntime"]
     assert "absent: left out, `no_such_module` is not installed" in capsys.readouterr().err
 

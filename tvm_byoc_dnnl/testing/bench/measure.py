@@ -48,7 +48,7 @@ class EngineProcess(Worker):
 
     def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
         """Load a model and run it once: version, seconds until the first result, that result, seconds by stage."""
-        return self.ask("load", self.engine.module, path, self._threads, dict(self.engine.options), inputs)
+        return self.ask("load", self.engine.loader, path, self._threads, dict(self.engine.options), inputs)
 
     def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
         """Milliseconds of each of ``count`` runs after ``warm_up`` untimed ones.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -12,7 +11,7 @@ import numpy as np
 
 from ...core.compilation import compiling, stage
 from ...core.own_process import answer
-from .engines import ENGINES, Run
+from .engines import ENGINES, Load, Run
 
 
 class _Commands:
@@ -25,14 +24,14 @@ class _Commands:
         self._companions: dict[str, Callable[[], Any]] = {"": lambda: None}
 
     def load(
-        self, module: str, path: str, threads: int, options: dict[str, Any], inputs: list[np.ndarray]
+        self, loader: Callable[[], Load], path: str, threads: int, options: dict[str, Any], inputs: list[np.ndarray]
     ) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
         """Version, seconds from the file to the first result (imports left out), that result, and seconds by stage."""
-        loader = importlib.import_module(module).load
+        load = loader()
         self._model = path, threads
         start = time.perf_counter()
         with compiling() as compilation:
-            self._run, version = loader(path, threads, **options)
+            self._run, version = load(path, threads, **options)
             with stage("first call"):
                 outputs = self._run(inputs)
         self._inputs = inputs
@@ -58,7 +57,7 @@ class _Commands:
             matrix = np.random.default_rng(0).standard_normal((512, 512), dtype="float32")
             return lambda: matrix @ matrix
         if name not in self._companions:
-            other = importlib.import_module(ENGINES[name].module).load(*self._model)[0]
+            other = ENGINES[name].loader()(*self._model)[0]
             self._companions[name] = lambda: other(self._inputs)
         return self._companions[name]
 
