@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tvm_byoc_dnnl.testing.op_support import Support, support_of
+from tvm_byoc_dnnl.testing.conformance.report import Support, support_of
 from tvm_byoc_dnnl.vendors.namespace import Namespace
 from tvm_byoc_dnnl.vendors.namespaces import compilers, namespace
 

@@ -107,10 +107,10 @@ def test_a_wrong_output_shows_the_wrong_region(broken):
 
 
 def test_a_fault_outside_of_the_regions_is_said_to_be_there(monkeypatch):
-    from tvm_byoc_dnnl.report import against
+    from tvm_byoc_dnnl.report import measured
 
     monkeypatch.setattr(
-        against, "_session", lambda model: lambda inputs: [np.ones((4, 8), "float32"), np.ones((4, 1), "int64")]
+        measured, "_session", lambda model: lambda inputs: [np.ones((4, 8), "float32"), np.ones((4, 1), "int64")]
     )
     report = verify(two_layers(), against="onnxruntime")
     assert not report.ok and not any(r.difference for r in report.regions)

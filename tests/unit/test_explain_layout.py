@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tvm_byoc_dnnl.report.layout import draw
+from tvm_byoc_dnnl.report.html import draw
 
 WIDTH = 100.0
 

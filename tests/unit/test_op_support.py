@@ -4,7 +4,7 @@ import pytest
 from tvm.relax.dpl import is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.testing.op_support import support_of
+from tvm_byoc_dnnl.testing.conformance.report import support_of
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "table_vendor"

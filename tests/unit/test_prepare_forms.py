@@ -9,6 +9,7 @@ import pytest
 import tvm
 from onnx import TensorProto
 from tvm import relax, te, tirx, topi
+from tvm.relax.frontend.onnx import from_onnx
 
 from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
@@ -153,6 +154,41 @@ def call_tir(function: Any, shape: tuple[int, ...], *rest: Any, name: str = "max
 def test_names_mean_nothing() -> None:
     assert ops(prepared(call_tir(topi.minimum, (2, 3), 0.0, name="maximum"))) == {"minimum": 1}
     assert ops(prepared(call_tir(topi.exp, (2, 3), name="pad"))) == {"call_tir": 1}
+
+
+BOUNDS = {"lo": number(0), "hi": number(6)}
+WIDTHS = {"p": ints(0, 0, 1, 2, 0, 0, 0, 3)}
+THREE = {"x": (2, 3, 4), "z": (2, 1, 4), "b": (4,)}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "constants", "opset", "want"),
+    [
+        ([node("Clip", ["x", "lo", "hi"], ["y"])], IMAGE, BOUNDS, 17, {"clip": 1}),
+        ([node("Clip", ["x"], ["y"], min=0.0, max=6.0)], X, {}, 7, {"clip": 1}),
+        ([node("Clip", ["x", "lo"], ["y"])], X, {"lo": number(0)}, 17, {"nn.relu": 1}),
+        ([node("Pad", ["x", "p"], ["y"])], IMAGE, WIDTHS, 17, {"nn.pad": 1}),
+        ([node("Pad", ["x", "p"], ["y"])], {"x": ("n", 3, 10, "w")}, WIDTHS, 17, {"nn.pad": 1}),
+        (
+            [node("Conv", ["x", "k"], ["y"], auto_pad="SAME_UPPER")],
+            IMAGE,
+            {"k": rand(4, 3, 2, 2)},
+            17,
+            {"nn.conv2d": 1},
+        ),
+        ([node("Sum", ["x", "z", "b"], ["y"])], THREE, {}, 17, {"add": 2}),
+        ([node("Mean", ["x", "z", "b"], ["y"])], THREE, {}, 17, {"add": 2, "divide": 1}),
+        ([node("Max", ["x", "z", "b"], ["y"])], THREE, {}, 17, {"maximum": 2}),
+        ([node("Min", ["x", "z", "b"], ["y"])], THREE, {}, 17, {"minimum": 2}),
+    ],
+    ids=["clip", "clip-6", "one-bound", "pad", "open-pad", "auto-pad", "sum", "mean", "max", "min"],
+)
+def test_modules_of_tvms_own_importer(
+    nodes: Any, inputs: dict[str, Any], constants: dict[str, Any], opset: int, want: dict[str, int]
+) -> None:
+    mod = from_onnx(onnx_model(nodes, inputs, constants, opset=opset))
+    arrays = [rand(*(2 if d == "n" else 9 if d == "w" else d for d in shape)) for shape in inputs.values()]
+    assert same_numbers(mod, *arrays) == want
 
 
 def te_of(value: Any) -> Any:

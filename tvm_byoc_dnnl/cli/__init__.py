@@ -15,8 +15,7 @@ from .. import __version__
 from ..core.errors import ArtifactError, ByocError, InputError, UnsupportedError
 from .build import bench, compile, emit, generate, new_backend, run
 from .inspect import check, diff, doctor, explain, inputs, lock, ops
-from .measure import profile, tune, verify
-from .serve import serve
+from .measure import profile, serve, tune, verify
 
 __all__ = ["cli", "main"]
 

@@ -134,7 +134,7 @@ def ops(compiler: str, as_json: bool) -> None:
 
     Each call is decided with its own shapes and attributes; `tvm-byoc explain` shows the result for a model.
     """
-    from ..testing.op_support import support_of
+    from ..testing.conformance.report import support_of
     from ..vendors.namespaces import namespace
 
     rows = support_of(namespace(registered([compiler])[0]))

@@ -1,12 +1,11 @@
-"""What an importer writes although Relax has an operator for it: TIR functions, and chains that stand for ONNX's Sum,
-Max, Min and Mean of several tensors.
+"""What TVM's own importer of ONNX writes although Relax has an operator for it: for modules that users import with it.
 
-ONNX's Clip and Pad (and ``auto_pad``) are imported as ``call_tir`` of functions that *look* like a known operator.
-The name of a function is not trusted: its only store says which operator it should be, the function is generated
-again from that, and the two must be structurally equal.
+Clip and Pad (and ``auto_pad``) become ``call_tir`` of functions that *look* like a known operator. The name of a
+function is not trusted: its only store says which operator it should be, the function is generated again from that, and
+the two must be structurally equal.
 
-TVM's importer makes ``broadcast_to`` of each, ``stack``, then a reduction of the new axis: three copies of
-everything, and nothing that a backend could fuse.
+Sum, Max, Min and Mean of several tensors become ``broadcast_to`` of each, ``stack``, then a reduction of the new axis,
+as ``torch.stack([a, b]).sum(0)`` does: three copies of everything, and nothing that a backend could fuse.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 import tvm_ffi
 from tvm import relax, tirx, topi
 
+from ..ir.tvm_compat import analyzer
 from .rewrite import Rules, Scope
 
 
@@ -35,19 +35,11 @@ def _store(func: Any) -> Any:
     return stmt
 
 
-def _regenerated(function: Callable[..., Any], types: list[Any], *rest: Any) -> Any:
-    """The function that the importer makes of a TE computation on tensors of these types."""
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"p{i}", ty) for i, ty in enumerate(types)]
-    with builder.function("f", params):
-        call = builder.call_te(function, *params, *rest)
-        func = builder.get()[call.args[0]]
-        builder.emit_func_output(params[0])
-    return func
-
-
 def _same(func: Any, function: Callable[..., Any], types: list[Any], *rest: Any) -> bool:
-    new = _regenerated(function, types, *rest)
+    """Whether it is what the importer makes of a TE computation on tensors of these types."""
+    builder = relax.BlockBuilder()
+    call = builder.call_te(function, *(relax.Var(f"p{i}", ty) for i, ty in enumerate(types)), *rest)
+    new = builder.get()[call.args[0]]
     if len(func.params) == len(types) + 1:
         return tvm_ffi.structural_equal(func, new)
     # Symbols are parameters too, in the order of a hash table.
@@ -81,43 +73,29 @@ def _bound(scope: Scope, func: Any, operands: list[Any]) -> Any:
 # ---- Pad --------------------------------------------------------------------------------------------
 
 
-def _before(index: Any) -> int | None:
-    """The distance of a load's index from the store's: ``i`` or ``i - number``."""
-    if isinstance(index, tirx.Var):
-        return 0
-    return _number(index.b) if type(index).__name__ == "Sub" else None
-
-
-def _grown(small: Any, large: Any) -> int | None:
-    """``large - small`` when that is a number."""
-    if isinstance(small, int) and isinstance(large, int):
-        return large - small
-    if tvm_ffi.structural_equal(small, large):
-        return 0
-    if type(large).__name__ == "Add" and tvm_ffi.structural_equal(small, large.a):
-        return _number(large.b)
-    return None
+def _difference(large: Any, small: Any) -> int:
+    """``large - small``, -1 when that is no number."""
+    difference = large - small
+    number = difference if isinstance(difference, int) else _number(analyzer().simplify(difference))
+    return -1 if number is None else int(number)
 
 
 def _pad(scope: Scope, func: Any, operands: list[Any], result: Any) -> Any:
     """``nn.pad`` in constant mode."""
-    value = _store(func).value
+    store = _store(func)
+    value = store.value
     if len(operands) != 1 or not isinstance(value, relax.Call) or len(value.args) != 3:
         return None
-    data = operands[0]
-    before = [_before(i) for i in getattr(value.args[1], "indices", ())]
-    filler = _number(value.args[2])
+    data, filler = operands[0], _number(value.args[2])
     small, large = scope.dims(data), scope.dims(result)
-    if filler is None or small is None or large is None or not len(before) == len(small) == len(large):
+    indices = getattr(value.args[1], "indices", ())
+    if filler is None or small is None or large is None or not len(indices) == len(small) == len(large):
         return None
-    grown = [_grown(a, b) for a, b in zip(small, large, strict=True)]
-    widths: list[int] = []
-    for start, total in zip(before, grown, strict=True):
-        if start is None or total is None or not 0 <= start <= total:
-            return None
-        widths += [start, total - start]
-    if not _same(func, topi.nn.pad, [data.ty], widths[::2], widths[1::2], filler):
+    before = [_difference(to, at) for to, at in zip(store.indices, indices, strict=True)]
+    after = [_difference(*dims) - start for dims, start in zip(zip(large, small, strict=True), before, strict=True)]
+    if min([*before, *after], default=0) < 0 or not _same(func, topi.nn.pad, [data.ty], before, after, filler):
         return None
+    widths = [width for pair in zip(before, after, strict=True) for width in pair]
     return relax.op.nn.pad(data, widths, "constant", filler)
 
 

@@ -1,21 +1,278 @@
 """The report as one self-contained page: no network, no library; data, drawing, style and script in one file. Of
 blocks of calls that a network repeats, as the layers of a transformer, one of each is drawn.
+
+The drawing is layered: data flow down, few crossings, long edges around the boxes. It takes the classical three steps:
+layers by the longest path, order within layers by the mean of the neighbours, and coordinates as near to the
+neighbours as the boxes' widths allow. Edges that pass a layer get a point there. A tall drawing is wrapped into
+columns, so that a long network can be read when the whole of it is shown.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ..calls.model import CallReport, ReportData
-from .layout import draw
 from .text import render_text
+
+_GAP_X, _GAP_Y, _HEIGHT = 26.0, 34.0, 40.0
+_ORDER_SWEEPS, _PLACE_SWEEPS = 8, 12
+_LANE = 10.0  # width kept free for an edge that passes a layer
+_MAX_LANES = 20_000  # beyond, long edges are drawn straight: nobody can follow them anyway
+
+
+@dataclass
+class Drawing:
+    """The positions of everything that is drawn."""
+
+    #: centre of each node
+    boxes: list[tuple[float, float]]
+    #: per edge, from the lower side of its source to the upper side of its target; around the end of a column
+    routes: list[list[tuple[float, float]]]
+    #: of the whole
+    width: float
+    height: float
+
+
+def draw(widths: Sequence[float], edges: Sequence[tuple[int, int]], view: tuple[float, float] | None = None) -> Drawing:
+    """Lay out nodes of these widths; no cycles. A tall drawing is wrapped into columns for the place of ``view``."""
+    return _Layout(widths, edges, view).drawing()
+
+
+class _Layout:
+    def __init__(
+        self, widths: Sequence[float], edges: Sequence[tuple[int, int]], view: tuple[float, float] | None
+    ) -> None:
+        self.view = view
+        self.widths = list(widths)
+        self.edges = list(edges)
+        self.layer = _layers(len(widths), self.edges)
+        self.chains = self._chains()
+        n = len(self.widths)
+        self.up: list[list[int]] = [[] for _ in range(n)]
+        self.down: list[list[int]] = [[] for _ in range(n)]
+        for chain in self.chains:
+            for a, b in pairwise(chain):
+                if self.layer[b] == self.layer[a] + 1:
+                    self.down[a].append(b)
+                    self.up[b].append(a)
+        self.rows: list[list[int]] = [[] for _ in range(max(self.layer, default=-1) + 1)]
+        for node, layer in enumerate(self.layer):
+            self.rows[layer].append(node)
+        self.x = [0.0] * len(self.widths)
+        self.columns: list[Column] = []
+        self.column: list[int] = []  # of each layer
+        self.used: dict[Column, int] = {}  # edges that are already drawn from a column to the next
+        self.top = _GAP_Y
+
+    def drawing(self) -> Drawing:
+        self._order()
+        self._place()
+        real = len(self.widths) - sum(len(c) - 2 for c in self.chains)
+        extents = [
+            (min(self.x[i] - self.widths[i] / 2 for i in row), max(self.x[i] + self.widths[i] / 2 for i in row))
+            for row in self.rows
+        ]
+        crossing = [sum(len(self.down[i]) for i in row) for row in self.rows]
+        self.columns = columns(extents, crossing, _HEIGHT + _GAP_Y, self.view)
+        self.column = [number for number, c in enumerate(self.columns) for _ in range(c.first, c.end)]
+        self.top = _GAP_Y + max((c.room / 2 for c in self.columns), default=0.0)
+        at = [self._at(node) for node in range(len(self.widths))]
+        routes = [self._route(chain, at) for chain in self.chains]
+        height = max((c.end - c.first for c in self.columns), default=0) * (_HEIGHT + _GAP_Y) + self.top
+        width = self.columns[-1].gutter + _GAP_X if self.columns else 2 * _GAP_X
+        return Drawing(at[:real], routes, round(width, 1), height + self.top)
+
+    def _at(self, node: int) -> tuple[float, float]:
+        column = self.columns[self.column[self.layer[node]]]
+        y = self.top + _HEIGHT / 2 + (self.layer[node] - column.first) * (_HEIGHT + _GAP_Y)
+        return round(self.x[node] + column.shift + _GAP_X, 1), round(y, 1)
+
+    def _route(self, chain: Sequence[int], at: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        points: list[tuple[float, float]] = []
+        for a, b in pairwise(chain):
+            (x0, y0), (x1, y1) = at[a], at[b]
+            points.append((x0, y0 + _HEIGHT / 2))
+            if self.column[self.layer[a]] != self.column[self.layer[b]]:
+                points += self._around(self.columns[self.column[self.layer[a]]], points[-1], x1)
+            points.append((x1, y1 - _HEIGHT / 2))
+        return points
+
+    def _around(self, column: Column, start: tuple[float, float], x: float) -> list[tuple[float, float]]:
+        """The way from the end of a column to the top of the next, beside the edges that already go there."""
+        number = self.used.get(column, 0)
+        self.used[column] = number + 1
+        lane = column.lane(number)
+        low, right, high = start[1] + 8 + lane / 2, column.gutter + _GAP_X + lane, self.top - 12 - lane / 2
+        return [(start[0], low), (right, low), (right, high), (x, high)]
+
+    def _chains(self) -> list[list[int]]:
+        """Each edge as the nodes it passes, lanes for the layers between included."""
+        spans = [self.layer[b] - self.layer[a] - 1 for a, b in self.edges]
+        use_lanes = sum(spans) <= _MAX_LANES
+        chains = []
+        for (a, b), span in zip(self.edges, spans, strict=True):
+            first = len(self.widths)
+            lanes = range(first, first + span if use_lanes else first)
+            self.widths += [_LANE] * len(lanes)
+            self.layer += [self.layer[a] + 1 + i for i in range(len(lanes))]
+            chains.append([a, *lanes, b])
+        return chains
+
+    def _sweeps(self, times: int) -> Iterable[tuple[list[int], list[list[int]]]]:
+        """Rows with the neighbours to look at: down through the graph, up again, and so on."""
+        for sweep in range(times):
+            rows = self.rows if sweep % 2 == 0 else self.rows[::-1]
+            for row in rows:
+                yield row, (self.up if sweep % 2 == 0 else self.down)
+
+    def _order(self) -> None:
+        position = {n: float(i) for row in self.rows for i, n in enumerate(row)}
+        for row, neighbours in self._sweeps(_ORDER_SWEEPS):
+            mean = {n: _mean([position[m] for m in neighbours[n]], position[n]) for n in row}
+            row.sort(key=mean.__getitem__)
+            for i, n in enumerate(row):
+                position[n] = float(i)
+
+    def _place(self) -> None:
+        for row in self.rows:
+            self._set(row, [0.0] * len(row))
+        for row, neighbours in self._sweeps(_PLACE_SWEEPS):
+            self._set(row, [_mean([self.x[m] for m in neighbours[n]], self.x[n]) for n in row])
+
+    def _set(self, row: Sequence[int], wanted: Sequence[float]) -> None:
+        """Place a row as near to ``wanted`` (least squares) as its order and widths allow."""
+        offsets = [0.0]
+        for a, b in pairwise(row):
+            offsets.append(offsets[-1] + (self.widths[a] + self.widths[b]) / 2 + _GAP_X)
+        blocks: list[tuple[float, int]] = []  # (sum, length): neighbours that push against each other move as one
+        for want, offset in zip(wanted, offsets, strict=True):
+            total, length = want - offset, 1
+            while blocks and blocks[-1][0] / blocks[-1][1] > total / length:
+                other, more = blocks.pop()
+                total, length = total + other, length + more
+            blocks.append((total, length))
+        places = [total / length for total, length in blocks for _ in range(length)]
+        for node, place, offset in zip(row, places, offsets, strict=True):
+            self.x[node] = place + offset
+
+
+def _layers(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Longest path from above; a node without predecessors is placed directly above its first reader."""
+    readers: list[list[int]] = [[] for _ in range(n)]
+    waiting = [0] * n
+    for a, b in edges:
+        readers[a].append(b)
+        waiting[b] += 1
+    layer = [0] * n
+    ready = [i for i in range(n) if waiting[i] == 0]
+    sources = list(ready)
+    for node in ready:
+        for reader in readers[node]:
+            layer[reader] = max(layer[reader], layer[node] + 1)
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)
+    if len(ready) != n:
+        raise ValueError("the graph has a cycle; a layered drawing needs an acyclic one")
+    for node in sources:
+        if readers[node]:
+            layer[node] = min(layer[r] for r in readers[node]) - 1
+    return layer
+
+
+def _mean(values: Sequence[float], default: float) -> float:
+    return sum(values) / len(values) if values else default
+
+
+_READABLE = 0.75  # a drawing that fits with this scale stays in one column
+_WINDOW = 0.2  # a cut may be moved by this share of a column, to where fewer edges cross
+_MARGIN, _GUTTER_LANE = 30.0, 7.0
+_MAX_GUTTER_LANES = 24  # of one gutter; beyond, edges share lanes
+
+
+@dataclass(frozen=True)
+class Column:
+    """Some layers of the drawing."""
+
+    #: its first layer, and the one after its last
+    first: int
+    end: int
+    #: added to x of everything in it
+    shift: float
+    #: where the first of the edges to the next column goes up
+    gutter: float
+    #: places side by side for these edges
+    lanes: int
+
+    def lane(self, number: int) -> float:
+        """The distance of an edge to the next column from the first such edge."""
+        return _GUTTER_LANE * (number % max(1, self.lanes))
+
+    @property
+    def room(self) -> float:
+        """The width of all lanes."""
+        return _GUTTER_LANE * self.lanes
+
+
+def columns(
+    extents: Sequence[tuple[float, float]],
+    crossing: Sequence[int],
+    layer_height: float,
+    view: tuple[float, float] | None,
+) -> list[Column]:
+    """Cut layers, with the left and right end of each, into columns of layers of one height.
+
+    ``crossing`` has for each layer the edges that lead from it, or past it, to the next. In the place of ``view`` the
+    whole should be readable; without it there is one column.
+    """
+    if view is None or not extents:
+        return _placed(extents, crossing, [0])
+    best: list[Column] = []
+    best_scale = 0.0
+    for count in range(1, max(2, math.isqrt(len(extents)) + 1)):
+        found = _placed(extents, crossing, _starts(crossing, count, len(extents)))
+        width = found[-1].gutter
+        height = max(c.end - c.first for c in found) * layer_height
+        scale = min(view[0] / width, view[1] / height)
+        if scale > 1.1 * best_scale:  # one more column must be worth it
+            best, best_scale = found, scale
+        if scale >= _READABLE:
+            break
+    return best
+
+
+def _starts(crossing: Sequence[int], count: int, layers: int) -> list[int]:
+    """The first layers of columns of about the same height, where few edges cross."""
+    size = layers / count
+    window = int(size * _WINDOW)
+    starts = [0]
+    for number in range(1, count):
+        wanted = round(number * size)
+        near = range(max(starts[-1] + 1, wanted - window), min(layers, wanted + window + 1))
+        starts.append(min(near, key=lambda cut: (crossing[cut - 1], abs(cut - wanted)), default=wanted))
+    return starts
+
+
+def _placed(extents: Sequence[tuple[float, float]], crossing: Sequence[int], starts: Sequence[int]) -> list[Column]:
+    found: list[Column] = []
+    x = 0.0
+    for first, end in zip(starts, [*starts[1:], len(extents)], strict=True):
+        left = min((a for a, _ in extents[first:end]), default=0.0)
+        right = max((b for _, b in extents[first:end]), default=0.0)
+        lanes = min(crossing[end - 1], _MAX_GUTTER_LANES) if end < len(extents) else 0
+        gutter = x + right - left + _MARGIN
+        found.append(Column(first, end, x - left, gutter, lanes))
+        x = gutter + found[-1].room + _MARGIN
+    return found
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nu
 from ..runtime.runner import Runner
 from ..tuning.database import with_places
 from ..vendors.namespaces import OPTIONS_ATTR
-from .against import AGAINST, ONNXRUNTIME, TVM, OutputGap, beside_onnxruntime, is_onnx
-from .measured import tensors_of
+from .measured import AGAINST, ONNXRUNTIME, TVM, OutputGap, beside_onnxruntime, is_onnx, tensors_of
 from .text import Shown, count
 
 Tolerance = float | Mapping[str, float] | None

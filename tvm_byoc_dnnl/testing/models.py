@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..core.errors import InputError
-from ..report.against import ort_run
+from ..report.measured import ort_run
 
 __all__ = ["LIGHT_MODELS", "light_model", "ort_run", "random_inputs"]
 
