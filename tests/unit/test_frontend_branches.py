@@ -228,6 +228,66 @@ TAKEN = {
 }
 
 
+_NO_AXIS, _ALL = {"first": np.array([0])}, node("ReduceSum", ["x"], ["y"], keepdims=0)
+_FLAT = graph([node("Squeeze", ["x", "first"], ["y"])], constants=_NO_AXIS)
+_AS_IT_IS = graph([node("Identity", ["x"], ["y"])])
+_INNER = node("If", ["c"], ["y"], then_branch=graph([_ALL]), else_branch=_FLAT)
+#: name → what gives `u` in several ranks, and what reads it; the results are `u` and `y`
+SEVERAL = {
+    "one reader": [either(_FLAT, _AS_IT_IS, ["u"]), node("Exp", ["u"], ["y"])],
+    "ranks 0 and 1": [
+        either(graph([_ALL]), _FLAT, ["u"]),
+        node("Mul", ["u", "x"], ["v"]),
+        node("Add", ["v", "u"], ["y"]),
+    ],
+    "one after the other": [
+        either(_FLAT, _AS_IT_IS, ["v"]),
+        either(graph([node("ReduceMax", ["v"], ["y"], keepdims=0)]), graph([node("Neg", ["v"], ["y"])]), ["u"]),
+        node("Mul", ["u", "v"], ["y"]),
+    ],
+    "one in the other": [
+        node("Not", ["c"], ["d"]),
+        node("If", ["d"], ["u"], then_branch=graph([_INNER]), else_branch=_AS_IT_IS),
+        node("Exp", ["u"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", list(SEVERAL))
+def test_what_reads_a_result_of_several_ranks_is_computed_for_each(name: str) -> None:
+    both_ways(onnx_model(SEVERAL[name], {"c": (), "x": (1, 5)}, outputs=["u", "y"], dtypes=FLAG), rand(1, 5))
+
+
+def test_a_state_and_a_function_may_have_several_ranks_inside() -> None:
+    squeeze = helper.make_function(
+        "own", "Flat", ["x", "c"], ["r"], [either(_FLAT, _AS_IT_IS, ["r"])], [helper.make_opsetid("", 17)]
+    )
+    flag, number, state = (TensorProto.BOOL, []), (TensorProto.INT64, []), (TensorProto.FLOAT, None)
+    values = {"k": number, "go": flag, "v": state, "on": flag, "w": state}
+    infos = [helper.make_tensor_value_info(name, *kind) for name, kind in values.items()]
+    nodes = [
+        node("Identity", ["go"], ["on"]),
+        helper.make_node("Flat", ["v", "c"], ["u"], domain="own"),
+        node("Tanh", ["u"], ["t"]),
+        node("Reshape", ["t", "shape"], ["w"]),
+    ]
+    loop = node("Loop", ["n", "", "x"], ["y"], body=helper.make_graph(nodes, "body", infos[:3], infos[3:]))
+    kinds = {**FLAG, "n": TensorProto.INT64}
+    model = onnx_model([loop], {"c": (), "n": (), "x": (1, 5)}, {"shape": np.array([1, 5])}, dtypes=kinds)
+    model.functions.append(squeeze)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    x, n = rand(1, 5), np.array(3)
+    runner, want = Runner(compile(model)), np.tanh(np.tanh(np.tanh(x)))
+    for flag in (True, False):
+        np.testing.assert_allclose(runner(np.array(flag), n, x), want, rtol=1e-5)
+
+
+def test_branches_of_other_dtypes_are_refused_by_name() -> None:
+    whole = graph([node("Cast", ["x"], ["y"], to=TensorProto.INT64)])
+    with pytest.raises(UnsupportedError, match=r"If .*branches whose result 0 is of int64, or of float32"):
+        to_relax(onnx_model([either(whole, _AS_IT_IS)], {"c": (), "x": (1, 5)}, dtypes=FLAG))
+
+
 @pytest.mark.parametrize("name", list(TAKEN))
 def test_of_branches_of_other_ranks_the_one_is_taken_that_the_rest_can_be_computed_with(name: str) -> None:
     reader, size, other = TAKEN[name]

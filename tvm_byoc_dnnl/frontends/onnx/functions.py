@@ -13,7 +13,7 @@ from ...ir.relax_utils import shape_dims
 from ...ir.signature import NODES_ATTR
 from ...ir.tvm_compat import substitute, var_name
 from ...ir.walker import Substitute
-from .scope import PlainBlocks
+from .scope import Again, PlainBlocks
 
 __all__ = ["built_function", "unify_dims"]
 
@@ -34,9 +34,11 @@ def built_function(
         Its parameters; ``None`` if ``read`` finds them.
     read : function
         ``read(is_dataflow)`` emits the body. It returns the parameters, the results as one expression, and the names of
-        the nodes by the last variable of each. It raises `PlainBlocks` if the body cannot be one dataflow block.
+        the nodes by the last variable of each. It raises `PlainBlocks` if the body cannot be one dataflow block, and
+        `Again` to be asked for the body once more, when it knows more.
     """
-    for is_dataflow in (True, False):
+    is_dataflow = True
+    while True:
         try:
             with bb.function(name, params, private=private):
                 with bb.dataflow() if is_dataflow else contextlib.nullcontext():
@@ -46,13 +48,13 @@ def built_function(
         except BaseException as error:
             bb._end_block()
             bb.end_scope()
-            if not isinstance(error, PlainBlocks):
+            if not isinstance(error, (Again, PlainBlocks)):
                 raise
+            is_dataflow = isinstance(error, Again)
         else:
             func = bb.get()[made]
             bb.update_func(made, func.with_attr(NODES_ATTR, _nodes_by_variable(func, node_of)))
             return made
-    raise AssertionError
 
 
 def _nodes_by_variable(func: relax.Function, node_of: Mapping[str, str]) -> dict[str, str]:

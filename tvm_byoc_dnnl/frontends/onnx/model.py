@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir.supply import UniqueNameSupply
 
 from ...core.compilation import OverwritableWeights
-from ...core.errors import ByocError, InputError, UnsupportedError
+from ...core.errors import UnsupportedError
 from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.signature import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR
 from .dim import size_of
@@ -31,8 +31,6 @@ from .walk import Missing, Shared, Walk, built
 __all__ = ["to_module"]
 
 _LINEAR = ("relax.matmul", *(f"relax.nn.conv{d}d{t}" for d in (1, 2, 3) for t in ("", "_transpose")))
-#: how often a model is imported, with other branches of those `If` whose results differ in rank
-_MOST_TRIED = 32
 
 
 def to_module(
@@ -56,33 +54,8 @@ def to_module(
     string_labels : bool
         Whether results that are strings come as indices.
     """
-    first: ByocError | None = None
-    waiting: list[dict[str, bool]] = [{}]
-    for _ in range(_MOST_TRIED):
-        shared = Shared(model, waiting.pop())
-        shared.labels = {} if string_labels else None
-        try:
-            return _module(shared, model, inputs, outputs, weights)
-        except (InputError, UnsupportedError) as error:
-            first = first or error
-            # The rest of the model may be possible with one branch only. Then a call that chooses the other one fails.
-            for keys, at in ((shared.unsure, len(waiting)), (shared.impossible, 0)):
-                waiting[at:at] = [
-                    {**shared.supposed, key: is_first} for key in [*keys][:1] for is_first in (False, True)
-                ]
-        if not waiting:
-            break
-    assert first is not None
-    raise first
-
-
-def _module(
-    shared: Shared,
-    model: onnx.ModelProto,
-    inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Sequence[onnx.ValueInfoProto],
-    weights: Weights,
-) -> tvm.IRModule:
+    shared = Shared(model)
+    shared.labels = {} if string_labels else None
     shapes = relax_shapes(inputs)
     plan = Plan(model.graph.node, [o.name for o in outputs])
     params = _parameters(inputs, shapes)
@@ -100,6 +73,8 @@ def _module(
         warnings.simplefilter("ignore")  # of TVM's converters, which also print
         built(shared, "main", params, read)
     module = shared.root.get()
+    if len(module.functions) > 1:  # some may be of branches or rounds that were read again
+        module = relax.transform.DeadCodeElimination()(module)
     for gv, func in module.functions.items():
         if is_a(func, relax.Function):
             module[gv] = unify_dims(func)

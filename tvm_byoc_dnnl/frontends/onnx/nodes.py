@@ -19,17 +19,18 @@ def is_standard(node: onnx.NodeProto) -> bool:
     return node.domain in DEFAULT_DOMAINS
 
 
-def captured(node: onnx.NodeProto) -> Iterable[str]:
-    """Names that the subgraphs of a node may read from outside."""
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Names that the subgraphs of a node read from outside."""
+    found: list[str] = []
     for attribute in node.attribute:
         if attribute.type in _PLAIN_ATTRIBUTES:
             continue
-        graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
-        for graph in graphs:
-            for inner in graph.node:
-                yield from inner.input
-                yield from captured(inner)
-            yield from (o.name for o in graph.output)
+        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            own = {value.name for values in (graph.input, graph.initializer) for value in values}
+            own |= {name for inner in graph.node for name in inner.output}
+            read = [name for inner in graph.node for name in (*inner.input, *captured(inner))]
+            found += [name for name in (*read, *(o.name for o in graph.output)) if name not in own]
+    return found
 
 
 def nodes_in(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -222,6 +222,13 @@ class _Operands:
         elif value is not None:
             yield from self.too_many(value.tolist())
 
+    def matrices(self) -> Iterator[str]:
+        """Two factors."""
+        for position in range(2):
+            factor = self._node.needed(position)
+            if factor.rank not in (None, 2):
+                yield f"has {factor} as its input {position}; expected a matrix"
+
     def condition(self) -> Iterator[str]:
         """What an If decides by."""
         dtype = self._node.needed(0).dtype
@@ -242,6 +249,7 @@ _RULES: dict[str, Callable[[_Operands], Iterator[str]]] = {
     "ConstantOfShape": lambda o: o.sizes(0, "the sizes"),
     "DFT": lambda o: o.positive(1, "dft_length"),
     "Expand": lambda o: o.sizes(1, "the shape"),
+    "Gemm": _Operands.matrices,
     "If": _Operands.condition,
     "OneHot": _Operands.one_hot,
     "Pad": _Operands.pad,

@@ -15,7 +15,11 @@ from .dim import Dim, Size, expr_of, size_of, substituted, symbols_of
 from .nodes import DEFAULT_DOMAINS, captured, in_order
 from .value import STORED, Value
 
-__all__ = ["Boundary", "PlainBlocks", "Plan", "Scope", "opsets_of"]
+__all__ = ["Again", "Boundary", "PlainBlocks", "Plan", "Scope", "opsets_of"]
+
+
+class Again(Exception):
+    """A function is to be read again, since it is known now which branch of an ``If`` it can have."""
 
 
 class PlainBlocks(Exception):
@@ -160,10 +164,11 @@ class Plan:
     def __init__(self, nodes: Iterable[onnx.NodeProto], results: Iterable[str]) -> None:
         self.results = dict.fromkeys(results)
         self._reads: dict[int, tuple[str, ...]] = {}
-        self.nodes = in_order(list(nodes), self.results, self._reads_of)
-        self.read = {name for node in self.nodes for name in self._reads[id(node)]} | self.results.keys()
+        self.nodes = in_order(list(nodes), self.results, self.reads)
+        self.read = {name for node in self.nodes for name in self.reads(node)} | self.results.keys()
 
-    def _reads_of(self, node: onnx.NodeProto) -> tuple[str, ...]:
+    def reads(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """The names that one of the nodes reads, those in its subgraphs among them."""
         found = self._reads.get(id(node))
         if found is None:
             found = self._reads[id(node)] = (*node.input, *captured(node)) if node.attribute else tuple(node.input)
@@ -174,6 +179,6 @@ class Plan:
         """Value → the nodes that read it."""
         found: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
-            for name in dict.fromkeys(self._reads[id(node)]):
+            for name in dict.fromkeys(self.reads(node)):
                 found.setdefault(name, []).append(node)
         return found

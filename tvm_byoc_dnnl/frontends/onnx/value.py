@@ -17,7 +17,7 @@ from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
 from .dim import Dim, Size, size_of
 
-__all__ = ["EMITTING", "STORED", "Node", "Type", "Value", "Words", "numbers"]
+__all__ = ["EMITTING", "STORED", "Node", "Type", "Value", "Ways", "Words", "numbers"]
 
 #: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
 STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
@@ -58,6 +58,18 @@ class Words(NamedTuple):
         )
 
 
+class Ways(NamedTuple):
+    """The condition on which the rank of a value depends, and the types that it may have where it holds, or does not.
+
+    Values of one ``If`` share ``flag``; ``name`` says for errors and decisions which it is.
+    """
+
+    flag: Value
+    name: str
+    node: Node
+    types: tuple[list[Any], list[Any]]
+
+
 class Value:
     """One value of an ONNX graph: an expression of Relax, known numbers, or both; or a sequence.
 
@@ -87,9 +99,11 @@ class Value:
         ``"float32"``, ``"int64"``, ``"bool"`` …, as TVM writes it; ``""`` where it is unknown.
     dims : tuple of int or Dim, or None
         ``None`` where the rank is unknown.
+    ways : Ways, optional
+        Where the rank follows from a condition.
     """
 
-    __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "item", "items", "words")
+    __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "item", "items", "ways", "words")
 
     def __init__(
         self,
@@ -104,6 +118,7 @@ class Value:
         self.expr, self.items, self.item, self.words = expr, items, item, words
         self._known, self._ready = known, ready
         self._dims: Any = ...
+        self.ways: Ways | None = None
         #: whether its numbers are known and none of them is an open size
         self.is_constant = False
         if known is not None:

@@ -28,7 +28,7 @@ from .operands import check_operands
 from .ops import branches, loops
 from .scope import Boundary, Plan, Scope, opsets_of
 from .table import NEWEST, Entry, entries, entry_of, outputs
-from .value import STORED, Node, Value, decoded
+from .value import STORED, Node, Value, Ways, decoded
 from .whole import declare_whole, emit_whole
 
 __all__ = ["Missing", "Shared", "Walk", "built", "walk_into"]
@@ -59,18 +59,20 @@ class Shared:
         The builder of ``main``, which collects the functions of branches.
     weights : list
         Large constants of Relax, and the arrays that they were made of.
-    supposed : dict of str to bool
-        Which branch of an ``If`` is taken that only a call decides, for those whose branches differ in rank.
-    unsure : dict of str
-        The others of this kind, in order.
+    taken : dict of tuple to bool
+        Which branch of an ``If`` is taken that only a call decides, where the other one is not possible.
+    path : list of (str, bool)
+        The branches that the part of the model is for which is being read; see `branches.each_way`.
+    rests : int
+        How many parts of the model were read for one branch of an ``If``.
     labels : dict of str, optional
         Results that are the numbers of strings, with these; ``None`` where nobody asks for such results.
-    impossible : dict of str
-        Those of which a branch is not as ONNX defines it, at least for the sizes that the model is imported for.
     """
 
-    def __init__(self, model: onnx.ModelProto, supposed: Mapping[str, bool] | None = None) -> None:
-        self.supposed, self.unsure, self.impossible = supposed or {}, dict[str, None](), dict[str, None]()
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.taken: dict[tuple[Any, ...], bool] = {}
+        self.path: list[tuple[str, bool]] = []
+        self.rests = 0
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.root: relax.BlockBuilder = relax.BlockBuilder()
         self.weights: list[tuple[Any, np.ndarray]] = []
@@ -119,7 +121,12 @@ class Walk:
         if self._depth > MOST_NESTED:
             raise UnsupportedError(f"the model's operators are defined by others {self._depth} deep")
         scope.plan = plan
-        for proto in plan.nodes:
+        for i, proto in enumerate(plan.nodes):
+            is_done = False
+            while not is_done and (ways := _ways(scope, plan.reads(proto))) is not None:
+                is_done = branches.each_way(self, ways, scope, Plan(plan.nodes[i:], results))
+            if is_done:
+                break
             self._node(proto, scope)
         self._depth -= 1
         return [scope.find(name) for name in results]
@@ -138,20 +145,21 @@ class Walk:
         results = [o.name for o in graph.output]
         return [v for v in self.graph(scope, Plan(graph.node, results), results) if v is not None]
 
-    def branch(self, graph: onnx.GraphProto, outer: Scope, name: str) -> tuple[Any, list[Any], list[int]]:
-        """A subgraph as a function of its own, what it is called with, and the forms of its results; see `flat`."""
+    def part(self, name: str, read: Callable[[Walk, Boundary], list[Value]]) -> branches.Part:
+        """A function of what ``read`` emits."""
         forms: list[int] = []
+        types: list[list[Any]] = []
         boundary = Boundary()
 
-        def read(walk: Walk) -> Any:
+        def emitted(walk: Walk) -> Any:
             boundary.__init__()  # type: ignore[misc]
             walk.boundary = boundary
-            scope = Scope(outer.opsets, outer, outer.label, boundary=boundary)
-            results = branches.flat(walk.inside(graph, scope), forms)
+            results = branches.flat(read(walk, boundary), forms)
+            types[:] = [branches.ranks(value) for value in results]
             tensors = [walk.emit.tensor(value) for value in results]
             return boundary.closed()[0], tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
 
-        return self.function(name, read), boundary.closed()[1], forms
+        return branches.Part(self.function(name, emitted), boundary.closed()[1], forms, types)
 
     def function(self, name: str, read: Callable[[Walk], Any]) -> Any:
         """A private function; ``read`` emits its body, and returns the parameters and the result."""
@@ -314,6 +322,12 @@ def _own(node: Node) -> Operator | None:
 
 def _domain(domain: str) -> str:
     return "" if domain in DEFAULT_DOMAINS else domain
+
+
+def _ways(scope: Scope, names: Iterable[str]) -> Ways | None:
+    """What the rank of one of these values depends on."""
+    given = (scope.names.get(name) for name in names)
+    return next((v.ways for v in given if v is not None and v.ways is not None), None)
 
 
 def _resolved(proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
