@@ -74,7 +74,7 @@ from .whole import (
     inputs_of as inputs_of,
     wanted_of as wanted_of,
 )
-from .whole.cached_attention import CACHED_ATTENTION as CACHED_ATTENTION
+from .whole.own import CACHED_ATTENTION as CACHED_ATTENTION
 from .whole.recurrent import RECURRENT as RECURRENT, layer_of as layer_of
 
 VERSION = 1

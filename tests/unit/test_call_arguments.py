@@ -12,7 +12,7 @@ import tvm
 from tvm_byoc_dnnl.core.arguments import as_view
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.core.tensor_info import TensorInfo
-from tvm_byoc_dnnl.runtime.call_arguments import InputPlan, SymbolPlan, Views, as_array
+from tvm_byoc_dnnl.runtime.machines import InputPlan, SymbolPlan, Views, as_array
 
 CACHE = TensorInfo("past", "float32", (2, "p", 4))
 

@@ -30,8 +30,7 @@ from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
 from .base import BaseRunner, loading, tensor_info
-from .call_arguments import InputPlan, SymbolPlan, Views, as_array
-from .machines import NO_MEMORY, Machines, calls_of, fault_of_sizes, give_back
+from .machines import NO_MEMORY, InputPlan, Machines, SymbolPlan, Views, as_array, calls_of, fault_of_sizes, give_back
 from .native import Library, NativeRunner
 
 

@@ -1,9 +1,8 @@
 """Operators of ONNX that stay one call until no compiler takes them."""
 
 from . import recurrent  # noqa: F401 - declares LSTM, GRU and RNN
-from .expand import Expand, expand, whole_ops
-from .rounded import ROUNDED, block_of, rounded
-from .table import Operator, attributes_of, declare, inputs_of, is_whole, operator, wanted_of
+from .own import ROUNDED, block_of, rounded
+from .table import Expand, Operator, attributes_of, declare, expand, inputs_of, is_whole, operator, wanted_of, whole_ops
 
 __all__ = [
     "ROUNDED",

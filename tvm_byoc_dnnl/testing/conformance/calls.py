@@ -14,7 +14,7 @@ from tvm.relax import op as R
 
 from ...frontends.onnx import walk  # noqa: F401 - declares the operators that are kept whole
 from ...ir.tvm_compat import dtype_of
-from ...whole import cached_attention, operator
+from ...whole import operator, own
 from ..op_calls import BINARY, NEEDS_BUILDER, OPS, REFERENCE, const, floats, positive
 from .case import Case, lifted, resized
 
@@ -77,7 +77,7 @@ def special_calls(op: str) -> Iterator[Call]:
     elif op in _GATES:
         for direction, ways in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
             yield direction, _recurrent(op, direction), _layer(_GATES[op], ways)
-    elif op == f"onnx.{cached_attention.DOMAIN}.{cached_attention.NAME}":
+    elif op == f"onnx.{own.DOMAIN}.{own.NAME}":
         for what, window in (("all of the cache", -1), ("a window", 3)):
             yield what, _cached_attention(window), _cache()
     else:
@@ -98,7 +98,7 @@ def _layer(gates: int, ways: int) -> tuple[np.ndarray, ...]:
 
 
 def _cached_attention(window: int) -> Callable[..., Any]:
-    entry = operator(cached_attention.DOMAIN, cached_attention.NAME)
+    entry = operator(own.DOMAIN, own.NAME)
     assert entry is not None
     attrs = {"scale": 0.0, "local_window_size": window, "softcap": 0.0, "causal": 1, "qk_output": 0}
     wanted = [True, True, True, False]

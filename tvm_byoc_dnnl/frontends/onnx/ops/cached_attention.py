@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tvm import relax
 
 from ....whole import operator as whole_operator
-from ....whole.cached_attention import DOMAIN, NAME
+from ....whole.own import DOMAIN, NAME
 from ..dim import Size, equal, max_of
 from ..emit import Emit
 from ..table import operator

@@ -1,4 +1,8 @@
-"""Sources of products that are rounded to 8 bits: each block of a row by a scale of its own, found at run time.
+"""Operators of this package that are kept whole.
+
+Attention over a cache: the importer of ONNX declares its meaning.
+
+Sources of products that are rounded to 8 bits: each block of a row by a scale of its own, found at run time.
 
     y = x / scale, rounded to whole numbers, times scale;   scale = the largest magnitude of the block / 127
 
@@ -16,9 +20,11 @@ from tvm.relax import op as R
 
 from ..ir.constants import make_constant
 from ..ir.relax_utils import shape_dims
-from .table import Operator, declare
+from .table import Operator, declare, reserve
 
-__all__ = ["ROUNDED", "block_of", "rounded"]
+DOMAIN, NAME = "tvm_byoc_dnnl", "CachedAttention"
+#: the Relax operator
+CACHED_ATTENTION = reserve(DOMAIN, NAME)
 
 _LEAST = np.finfo("float32").tiny  # as a scale: its inverse is finite
 
