@@ -4,10 +4,11 @@
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_attention.h"
-#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kAttention = {"attention", "attention", byoc_attention};
 
 constexpr int kBias = 3;  // the input
 

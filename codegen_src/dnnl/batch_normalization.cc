@@ -6,10 +6,12 @@
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_product_plan.h"
+#include "kernels/byoc_batch_norm.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kBatchNorm = {"batch_norm", "batch_norm", byoc_batch_norm};
 
 constexpr int kStatistics = 4;  // they stand behind the first source
 

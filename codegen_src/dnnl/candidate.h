@@ -13,9 +13,27 @@
 #include "dnnl/machine.h"
 #include "dnnl/op_desc.h"
 #include "dnnl/rates.h"
-#include "kernels/kernels.h"
+#include "kernels/byoc_kernel.h"
 
 namespace tvm_byoc_dnnl {
+
+/// A kernel of ours: byoc_<header>.h defines the function byoc_<name>, and the lowering that calls
+/// it includes it, as emitted source does.
+struct Kernel {
+  const char* name;
+  const char* header;
+  byoc_kernel run;
+  bool packs_floats = false;  // makes weights that are numbers of float32 again
+};
+
+#if BYOC_HAS_AMX
+#define BYOC_IF_AMX(run) run
+#else
+#define BYOC_IF_AMX(run) nullptr  // never offered (HasTiles)
+#endif
+
+/// Those that several lowerings call.
+extern const Kernel kFill, kNormalize;
 
 /// A kernel of ours in the place of a primitive.
 struct KernelCall {

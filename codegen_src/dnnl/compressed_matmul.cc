@@ -3,11 +3,14 @@
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_compressed_plan.h"
-#include "kernels/kernels.h"
+#include "kernels/byoc_compressed_matmul.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kCompressedMatmul = {"compressed_matmul", "compressed_matmul",
+                                      byoc_compressed_matmul};
+constexpr Kernel kCompressedPack = {"compressed_pack", "compressed_plan", byoc_compressed_pack};
 
 byoc_compressed_params ParamsOf(const NodeView& n) {
   byoc_compressed_params p{};

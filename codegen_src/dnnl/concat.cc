@@ -6,10 +6,11 @@
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_copy.h"
-#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kAppend = {"append", "copy", byoc_append};
 
 /// A layout of all sources, of which the order of the axes is one.
 struct Common {

@@ -12,6 +12,9 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
+constexpr Kernel kDirect = {"direct", "direct", byoc_direct};
+constexpr Kernel kDirectPack = {"direct_pack", "direct", byoc_direct_pack, true};
+
 /// Whether a vector of results lies together, wherever a group begins.
 bool SuitsVectors(const byoc_convolution& p) {
   const bool channels_last = p.dst.lanes == p.groups * p.outputs;

@@ -2,10 +2,11 @@
 #include "common/graph_tables.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_copy.h"
-#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kGather = {"gather", "copy", byoc_gather};
 
 int64_t ModeOf(const std::string& alg) {
   if (alg == "from_end") return BYOC_GATHER_FROM_END;

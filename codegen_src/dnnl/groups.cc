@@ -12,6 +12,9 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
+constexpr Kernel kGroups = {"groups", "groups", byoc_groups};
+constexpr Kernel kGroupsPack = {"groups_pack", "groups", byoc_groups_pack, true};
+
 /// Groups of which a vector holds several, or one that nearly fills it. Of depthwise kernels oneDNN
 /// has good ones for all but two widths, unless it unfolds the source.
 bool Suits(const byoc_convolution& p, const Candidate& primitive, const Machine& machine) {

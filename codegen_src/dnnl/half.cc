@@ -3,9 +3,10 @@
 #include "common/memory_plan.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_copy.h"
-#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
+
+static constexpr Kernel kConvert = {"convert", "copy", byoc_convert};
 
 /// An argument of the call, as it is given: the value of its tensor is made of it.
 int Lowering::Given(int tensor) {

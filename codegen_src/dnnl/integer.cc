@@ -6,10 +6,13 @@
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_integer_plan.h"
+#include "kernels/byoc_integer.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kInteger = {"integer", "integer", byoc_integer};
+constexpr Kernel kIntegerPack = {"integer_pack", "integer_plan", byoc_integer_pack};
 
 using PrimitiveKind = dnnl::primitive::kind;
 

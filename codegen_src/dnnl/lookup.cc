@@ -5,9 +5,10 @@
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_copy.h"
-#include "kernels/kernels.h"
 
 namespace tvm_byoc_dnnl {
+
+static constexpr Kernel kLookup = {"lookup", "copy", byoc_lookup};
 
 static void LowerLookup(const NodeView& n) {
   if (!IsByte(n.DTypeOf(0)) || !IsByte(n.OutDType())) {

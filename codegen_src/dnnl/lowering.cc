@@ -6,12 +6,14 @@
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
 #include "dnnl/scaling.h"
-#include "kernels/kernels.h"
+#include "kernels/byoc_copy.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
+
+constexpr Kernel kWiden = {"widen", "copy", byoc_widen};
 
 bool Contains(const std::vector<int>& numbers, int number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();

@@ -12,6 +12,8 @@ namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
 
+constexpr Kernel kLog = {"log", "normalize", byoc_log};
+
 bool IsFloat(DType dtype) { return dtype == DType::kFloat32; }
 
 /// Whether the axes behind the first ones, which are kept, are reduced.
@@ -51,6 +53,8 @@ std::optional<byoc_row_form> FormOf(const OpDesc& op, const Lowering& values) {
 }
 
 }  // namespace
+
+const Kernel kNormalize = {"normalize", "normalize", byoc_normalize};
 
 std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;

@@ -6,13 +6,16 @@
 
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_kernel.h"
-#include "kernels/byoc_product_plan.h"
+#include "kernels/byoc_batch_norm.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
+
+constexpr Kernel kBatchNormProduct = {"batch_norm_product", "batch_norm", byoc_batch_norm_product};
+constexpr Kernel kProduct = {"product", "product", byoc_product};
+constexpr Kernel kProductPack = {"product_pack", "product", byoc_product_pack, true};
 
 /// A product of matrices, or a convolution that is one of its pixels.
 bool Suits(const OpDesc& op) {

@@ -7,11 +7,13 @@
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
-#include "kernels/byoc_recurrent_plan.h"
-#include "kernels/kernels.h"
+#include "kernels/byoc_recurrent.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kRecurrent = {"recurrent", "recurrent", byoc_recurrent};
+constexpr Kernel kRecurrentPack = {"recurrent_pack", "recurrent_plan", byoc_recurrent_pack};
 
 constexpr int kSource = 0, kWeights = 1, kRecurrentWeights = 2, kFirstRole = 3;
 

@@ -6,11 +6,18 @@
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_split_plan.h"
+#if BYOC_HAS_AMX
+#include "kernels/byoc_split.h"
+#include "kernels/byoc_split_parts.h"
+#endif
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
+
+constexpr Kernel kSplit = {"split", "split", BYOC_IF_AMX(byoc_split)};
+constexpr Kernel kSplitPack = {"split_pack", "split_parts", BYOC_IF_AMX(byoc_split_pack)};
 
 bool Suits(const OpDesc& op) {
   if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::matmul) return false;

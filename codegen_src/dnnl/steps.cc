@@ -5,15 +5,20 @@
 
 #include "common/support/error.h"
 #include "dnnl/lowering.h"
+#include "kernels/byoc_copy.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kFlush = {"flush", "copy", byoc_flush};
 
 MemoryDesc Scratchpad(int64_t bytes) {
   return bytes == 0 ? MemoryDesc() : Dense({bytes}, DType::kUInt8);
 }
 
 }  // namespace
+
+const Kernel kFill = {"fill", "copy", byoc_fill};
 
 /// The place of a result in the memory of the concat that joins it with others, if `md` is its
 /// layout there. The first of them allocates that memory.

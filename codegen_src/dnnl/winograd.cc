@@ -7,10 +7,20 @@
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
-#include "kernels/byoc_winograd_plan.h"
+#include "kernels/byoc_winograd.h"
+#if BYOC_HAS_AMX
+#include "kernels/byoc_split_winograd.h"
+#endif
 
 namespace tvm_byoc_dnnl {
 namespace {
+
+constexpr Kernel kWinograd = {"winograd", "winograd", byoc_winograd};
+constexpr Kernel kWinogradPack = {"winograd_pack", "winograd", byoc_winograd_pack, true};
+constexpr Kernel kSplitWinograd = {"split_winograd", "split_winograd",
+                                   BYOC_IF_AMX(byoc_split_winograd)};
+constexpr Kernel kSplitWinogradPack = {"split_winograd_pack", "split_winograd",
+                                       BYOC_IF_AMX(byoc_split_winograd_pack)};
 
 /// The cache for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
 /// larger than a small second-level one.
