@@ -193,3 +193,27 @@ def test_sums_of_float16_are_made_in_float32(name):
     got = _run(function, ONES)
     assert got.dtype == "float16"
     np.testing.assert_array_equal(got.reshape(-1), [wanted])
+
+
+@pytest.mark.parametrize("layout", ["NWC", "CHWN", "NDHWC"])
+def test_layouts_that_tvm_has_no_code_for(layout):
+    rank = len(layout) - 2
+    dims = "DHW"[3 - rank :]
+    usual = f"NC{dims}"
+    rng, spatial = np.random.default_rng(rank), [4, 3, 2][:rank]
+    x, w = rng.standard_normal((2, 4, *spatial)).astype("float32"), rng.standard_normal((4, 3, *[2] * rank))
+    there, back = [usual.index(axis) for axis in layout], [layout.index(axis) for axis in usual]
+    stored = byoc.make_constant(w.astype("float32"))
+    turned = byoc.make_constant(np.moveaxis(w, 0, -1).astype("float32"))
+
+    def transposed(weights, **layouts):
+        conv = getattr(op.nn, f"conv{rank}d_transpose")
+        return lambda x: conv(x, weights, strides=[2] * rank, **layouts)
+
+    def resized(**layouts):
+        return lambda x: getattr(op.image, f"resize{rank}d")(x, [5] * rank, method="linear", **layouts)
+
+    in_layout = transposed(turned, data_layout=layout, kernel_layout=f"O{dims}I")
+    pairs = [(transposed(stored), in_layout)] + [(resized(), resized(layout=layout))] * (rank > 1)
+    for given, same in pairs:
+        assert_right(_run(same, x.transpose(there)).transpose(back), _run(given, x))

@@ -14,7 +14,8 @@ V, W = "layout_npu", "layout_dsp"
 RNG = np.random.default_rng(0)
 OP = relax.op
 CONV, POOL = "relax.nn.conv2d", "relax.nn.max_pool2d"
-ALL = [CONV, POOL, "relax.add", "relax.nn.relu", "relax.clip", "relax.quantize", "relax.dequantize", "relax.mean"]
+ALL = [CONV, POOL, "relax.add", "relax.nn.relu", "relax.clip", "relax.quantize", "relax.dequantize"]
+ALL += ["relax.mean", "relax.reshape"]
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +117,19 @@ def deep(b, x):
     return conv(b.emit(conv(x, 4, 3, "conv3d")), 4, 4, "conv3d")
 
 
+def classifier(b, x):
+    x = b.emit(dq(b.emit(q(b.emit(OP.mean(b.emit(conv(x, 4, 3)), [2, 3], keepdims=True))))))
+    return OP.matmul(b.emit(dq(b.emit(q(b.emit(OP.reshape(x, (1, 4))))))), weights(4, 5))
+
+
+def squeezed(b, x):
+    """A block that scales channels by products of their means."""
+    y = b.emit(dq(b.emit(q(b.emit(conv(x, 4, 3))))))
+    means = b.emit(OP.reshape(b.emit(OP.mean(y, [2, 3], keepdims=True)), (1, 4)))
+    spread = b.emit(OP.reshape(b.emit(OP.matmul(means, weights(4, 4))), (1, 4, 1, 1)))
+    return OP.add(y, b.emit(dq(b.emit(q(spread)))))
+
+
 # name: (function, shape, permutations that are left)
 CASES = {
     "chain": (chain, (1, 3, 8, 9), 2),
@@ -128,6 +142,8 @@ CASES = {
     "permuted before": (turned, (1, 8, 7, 9), 0),
     "one dimension": (flat, (1, 3, 9), 2),
     "three dimensions": (deep, (1, 3, 3, 5, 4), 2),
+    "flattened": (classifier, (1, 3, 5, 5), 1),
+    "flattened and back": (squeezed, (1, 3, 5, 5), 2),
     "open sizes": (chain, ("n", 3, "h", 9), 2),
 }
 

@@ -7,6 +7,7 @@
   value as mean.
 * TVM's tanh and atanh are 0 near 0; here the C library's.
 * TVM's padding by elements of the tensor itself reads memory of others where there are too few of them.
+* TVM has transposed convolutions and resizing in some layouts only; the others are permuted to one of these.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 * TVM sets the first value of a reduction in the first step of its loop. Without elements there is no step, and the
   result would be what lay in the memory: `StartReductions`.
@@ -24,7 +25,7 @@ from tvm_ffi import structural_map
 
 from ..core.errors import UnsupportedError
 from ..core.tvm_fast import is_a, items
-from ..ir.relax_utils import with_functions
+from ..ir.relax_utils import with_attributes, with_functions
 from ..ir.tvm_compat import buffers_of, dtype_of
 from ..te.computes import group_normalized, least_sizes, normalized
 from .guards import GUARDED, Legalization, default_of, dims_of
@@ -113,6 +114,34 @@ def _normalized(op: str) -> Legalization:
     return legalize
 
 
+# ---- layouts ----------------------------------------------------------------------------------------
+
+
+def _in_layouts(op: str, dims: str) -> Legalization:
+    """An operator in the layout of the usual models, where TVM has none for that of a call."""
+    pictures, weights = f"NC{dims}", f"IO{dims}"
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        is_resize = ".image." in op
+        names = ["layout"] if is_resize else ["data_layout", "kernel_layout", "out_layout"]
+        layouts = [str(getattr(call.attrs, name)) for name in names]
+        wanted = [pictures] if is_resize else [pictures, weights, pictures]
+        is_known = layouts in (wanted, [f"N{dims}C"])
+        if is_known or any(sorted(now) != sorted(then) for now, then in zip(layouts, wanted, strict=True)):
+            return default_of(op)(bb, call)
+
+        def permuted(data: Any, now: str, wanted: str) -> Any:
+            return data if now == wanted else bb.call_te(topi.transpose, data, [now.index(axis) for axis in wanted])
+
+        args = items(call.args)
+        for i in range(1 if is_resize else 2):
+            args[i] = bb.normalize(permuted(args[i], layouts[i], wanted[i]))
+        made = bb.normalize(with_attributes(call, args, **dict(zip(names, wanted, strict=True))))
+        return permuted(bb.normalize(default_of(op)(bb, made)), pictures, layouts[-1])
+
+    return legalize
+
+
 # ---- padding ----------------------------------------------------------------------------------------
 
 
@@ -190,6 +219,8 @@ LEGALIZATIONS: dict[str, Legalization] = {
     **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32", "float32": "float64"}) for name in _MEANS},
     "relax.nn.batch_norm": _computed_in("relax.nn.batch_norm", {"float32": "float64"}),
     **{f"relax.{name}": _normalized(f"relax.{name}") for name in _NORMS},
+    **{f"relax.nn.conv{d}d_transpose": _in_layouts(f"relax.nn.conv{d}d_transpose", "DHW"[3 - d :]) for d in (1, 2, 3)},
+    **{f"relax.image.resize{d}d": _in_layouts(f"relax.image.resize{d}d", "DHW"[3 - d :]) for d in (2, 3)},
     "relax.nn.pad": _pad,
     **GUARDED,
 }

@@ -25,7 +25,7 @@ from ..ir.relax_utils import with_attributes
 from .forms import equal_dims
 from .rewrite import Rule, Rules, Scope
 
-_VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
+VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
 
 
 def _same_type(scope: Scope, call: Any) -> Any:
@@ -41,7 +41,7 @@ def _whole_slice(scope: Scope, call: Any) -> Any:
 
 
 def _view_of_view(scope: Scope, call: Any) -> Any:
-    inner = scope.call(call.args[0], *_VIEWS)
+    inner = scope.call(call.args[0], *VIEWS)
     shape = scope.shape(call)
     return None if inner is None or shape is None else relax.op.reshape(inner.args[0], shape)
 
@@ -54,7 +54,7 @@ def _permute_inside(scope: Scope, call: Any) -> Any:
     merged, result = (None, None) if merge is None else (scope.dims(merge), scope.dims(call))
     if permute is None or merge is None or shape is None or merged is None or result is None:
         return None
-    axes, lead = _axes(permute, len(merged)), len(shape) - len(merged) + 1
+    axes, lead = axes_of(permute, len(merged)), len(shape) - len(merged) + 1
     if lead < 1 or axes[0] != 0 or not equal_dims(shape[lead:], merged[1:]):
         return None
     wide = [*range(lead), *(a - 1 + lead for a in axes[1:])]
@@ -68,17 +68,17 @@ def _permute(scope: Scope, call: Any) -> Any:
     data, rank = call.args[0], scope.rank(call)
     if rank < 0:
         return None
-    axes = _axes(call, rank)
+    axes = axes_of(call, rank)
     if axes == list(range(rank)):
         return data
     inner = scope.call(data, "relax.permute_dims")
     if inner is None:
         return None
-    first = _axes(inner, rank)
+    first = axes_of(inner, rank)
     return relax.op.permute_dims(inner.args[0], [first[a] for a in axes])
 
 
-def _axes(call: Any, rank: int) -> list[int]:
+def axes_of(call: Any, rank: int) -> list[int]:
     axes = call.attrs.axes
     return list(range(rank))[::-1] if axes is None else [int(a) % rank for a in axes]
 
@@ -190,7 +190,7 @@ RULES: Rules = {
     "relax.astype": [_same_type],
     "relax.broadcast_to": [_same_type],
     "relax.strided_slice": [_whole_slice],
-    **{name: [_same_type, _batches_apart, _view_of_view, _permute_inside] for name in _VIEWS},
+    **{name: [_same_type, _batches_apart, _view_of_view, _permute_inside] for name in VIEWS},
     "relax.matmul": [_batched_broadcast],
     "relax.permute_dims": [_permute],
     "relax.concat": [_single],

@@ -34,6 +34,7 @@ from ...ir.relax_utils import is_op_call, op_calls
 from ...ir.tvm_compat import is_constant, var_name
 from ...ir.walker import without_hidden
 from ...prepare.constants import FOLD_TRANSPOSED
+from ...prepare.identities import VIEWS, axes_of
 from ...prepare.rewrite import Rules, Scope, rewrite_pass
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, told
@@ -175,7 +176,52 @@ def _of_stored(scope: Scope, call: Any) -> Any:
     return relax.op.dequantize(integers, *data.args[1:], axis=axis, out_dtype=data.attrs.out_dtype)
 
 
-_RULES: Rules = {"relax.permute_dims": [_of_stored, *FOLD_TRANSPOSED["relax.permute_dims"]]}
+def _view_of_permuted(scope: Scope, call: Any) -> Any:
+    """``reshape(permute_dims(x))`` that moves only axes of one element; a dequantize between them stays."""
+    dims, stored = scope.dims(call), call.args[0]
+    if (dequantize := _one_scale(scope, stored, "relax.dequantize")) is not None:
+        stored = dequantize.args[0]
+    permute = scope.call(stored, "relax.permute_dims")
+    if dims is None or permute is None or not _keeps_order(scope, permute):
+        return None
+    data = permute.args[0]
+    if dequantize is not None:
+        data = scope.emit(scope.with_args(dequantize, data, *dequantize.args[1:]))
+    return relax.op.reshape(data, dims)
+
+
+def _permuted_view(scope: Scope, call: Any) -> Any:
+    """``permute_dims(reshape(x))`` that moves only axes of one element; a quantize between them stays."""
+    dims, real = scope.dims(call), call.args[0]
+    if (quantize := _one_scale(scope, real, "relax.quantize")) is not None:
+        real = quantize.args[0]
+    view = scope.call(real, *VIEWS)
+    inside = [call.args[0], real]
+    if dims is None or view is None or not _keeps_order(scope, call) or not scope.only_inside(inside, call):
+        return None
+    made = relax.op.reshape(view.args[0], dims)
+    return made if quantize is None else scope.with_args(quantize, scope.emit(made, real), *quantize.args[1:])
+
+
+def _one_scale(scope: Scope, expr: Any, op: str) -> Any:
+    """A conversion of all elements alike, whose result has the axis that it names wherever axes are moved."""
+    call = scope.call(expr, op)
+    return call if call is not None and all(scope.rank(arg) == 0 for arg in call.args[1:]) else None
+
+
+def _keeps_order(scope: Scope, permute: Any) -> bool:
+    """Whether the elements stay in their order: only axes of one element are moved."""
+    dims = scope.dims(permute.args[0])
+    if dims is None:
+        return False
+    moved = [axis for axis in axes_of(permute, len(dims)) if dims[axis] != 1]
+    return moved == sorted(moved)
+
+
+_RULES: Rules = {
+    "relax.permute_dims": [_of_stored, *FOLD_TRANSPOSED["relax.permute_dims"], _permuted_view],
+    **{op: [_view_of_permuted] for op in VIEWS},
+}
 
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
