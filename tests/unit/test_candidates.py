@@ -13,13 +13,13 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
-from tvm_byoc_dnnl.ir.relax_utils import codegen_of, composite_of
-from tvm_byoc_dnnl.partitioning.annotate.choice import candidates_of
+from tvm_byoc_dnnl.core.ledger import WOULD, read_facts
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 
-def recorded(mod: tvm.IRModule) -> dict[str, list[str]]:
-    """Composite function → who would take it."""
-    return {composite_of(f): candidates_of(f) for f in mod.functions.values() if composite_of(f)}
+def recorded(mod: tvm.IRModule) -> list[tuple[str, str]]:
+    """Operators and who would take them beside the compilers that have got them."""
+    return [(fact.op, fact.compiler) for fact in read_facts(mod) if fact.stage == WOULD]
 
 
 def regions_of(mod: tvm.IRModule) -> list[str]:
@@ -35,11 +35,7 @@ def explained(*args, **kwargs) -> dict[str, dict[str, str]]:
 def test_every_compiler_that_would_take_a_call_is_recorded():
     with vendors("va", ("vb", ["relax.exp", "relax.multiply"])):
         mod = byoc.AnnotateExternalCompiler(["va", "vb"])(Chain)
-        assert recorded(mod) == {
-            "va.relax.add": ["va"],
-            "va.relax.exp": ["va", "vb"],
-            "va.relax.multiply": ["va", "vb"],
-        }
+        assert recorded(mod) == [("relax.exp", "vb"), ("relax.multiply", "vb")]
         assert regions_of(byoc.PartitionGraph()(mod)) == ["va"]
 
 

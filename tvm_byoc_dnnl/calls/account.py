@@ -15,7 +15,7 @@ from tvm import relax
 
 from .._version import version_of
 from ..core.compilation import Compilation
-from ..core.ledger import FOR_REPORTS, FORM, MATCH, REFUSED, Fact, read_facts
+from ..core.ledger import FOR_REPORTS, FORM, MATCH, REFUSED, WOULD, Fact, read_facts
 from ..core.tvm_fast import ByIdentity, is_a
 from ..graph.graph import Node as GraphNode
 from ..graph.graph import PortableGraph
@@ -144,10 +144,13 @@ class BuildLog:
             self._facts = []  # another version's notes: the compilers are asked again in any case
         self._of_operator: dict[tuple[str, str, str], list[Fact]] = {}
         self._refused: dict[tuple[tuple[str, str, str], str], str] = {}
+        self._would: set[tuple[tuple[str, str, str], str]] = set()
         for fact in self._facts:
             operator = (fact.compiler, fact.op, fact.function)
             if fact.stage == REFUSED:
                 self._refused[operator, fact.name] = fact.reason
+            elif fact.stage == WOULD:
+                self._would.add((operator, fact.name))
             elif fact.stage not in FOR_REPORTS:
                 self._of_operator.setdefault(operator, []).append(fact)
 
@@ -169,6 +172,10 @@ class BuildLog:
         """Why ``compiler`` has refused the call by itself; ``None`` where it has not, or was not asked."""
         return self._refused.get(((compiler, node.op, node.function), node.name))
 
+    def would_take(self, node: Node, compiler: str) -> bool:
+        """Whether the call, which has gone to another compiler, was this one's otherwise."""
+        return bool(node.compiler) and ((compiler, node.op, node.function), node.name) in self._would
+
     @staticmethod
     def _reasons(entries: Iterable[Fact]) -> list[str]:
         return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in entries))
@@ -188,8 +195,10 @@ def verdicts(
 
 
 def _reasons(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> list[str]:
-    if ns.name == node.compiler or ns.name in node.candidates:
-        return [] if ns.name == node.compiler else log.about(node, ns.name)
+    if ns.name == node.compiler:
+        return []
+    if log.would_take(node, ns.name):
+        return log.about(node, ns.name)
     noted = log.behind_annotation(node, ns.name)
     if noted:  # of a pattern's call, too, which alone would be refused
         return noted

@@ -18,7 +18,6 @@ from ..core.tvm_fast import ByIdentity, is_a, items
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, shape_dims, static_shape
 from ..ir.signature import NODES_ATTR
 from ..ir.tvm_compat import is_constant, var_name
-from ..partitioning.annotate.choice import candidates_of
 from ..regions.functions import names_of_uses
 
 
@@ -35,8 +34,6 @@ class Place:
     #: the composite function around it, e.g. ``<compiler>.relax.nn.conv2d``, and which of its uses
     composite: str = ""
     composite_id: int = -1
-    #: the compilers that would take it, as recorded when it was annotated
-    candidates: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -218,8 +215,7 @@ class _Reader:
 
     def _composite(self, func: Any, args: list[Source], place: Place, name: str) -> Source:
         self._composites += 1
-        candidates = tuple(candidates_of(func))
-        inside = replace(place, composite=composite_of(func), composite_id=self._composites, candidates=candidates)
+        inside = replace(place, composite=composite_of(func), composite_id=self._composites)
         result = self._body(func.body, ByIdentity.of(zip(items(func.params), args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number

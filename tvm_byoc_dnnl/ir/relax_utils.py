@@ -87,6 +87,34 @@ def _parts(expr: Any) -> list[Any]:
     return [expr.cond, expr.true_branch, expr.false_branch] if is_a(expr, relax.If) else []
 
 
+class Origins:
+    """What the variables of a function stand for, behind other names, tuples and items of tuples.
+
+    ``known`` has what is no other name: variable → what stands for it, a tuple for a tuple. Of any other value `of`
+    gives the variable, or the expression, that it comes from; of a tuple a Python tuple of such.
+    """
+
+    def __init__(self, known: Mapping[Any, Any] | None = None) -> None:
+        self._of: ByIdentity[Any] = ByIdentity.of((known or {}).items())
+
+    def bind(self, var: Any, value: Any) -> bool:
+        """Note what a variable is bound to; whether it is but another name, a tuple, or an item of one."""
+        is_name = is_a(value, (relax.Var, relax.Tuple, relax.TupleGetItem))
+        if is_name and var not in self._of:
+            self._of[var] = self.of(value)
+        return is_name
+
+    def of(self, value: Any) -> Any:
+        """What an expression stands for."""
+        if is_a(value, relax.Var):
+            return self._of.get(value, value)
+        if is_a(value, relax.Tuple):
+            return tuple(map(self.of, items(value.fields)))
+        if is_a(value, relax.TupleGetItem) and isinstance(fields := self.of(value.tuple_value), tuple):
+            return fields[value.index]
+        return value
+
+
 def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
     """``(var, call)`` of every binding that calls an operator."""
     for var, value in bindings_of(func):

@@ -14,7 +14,7 @@ from tvm import relax
 
 from ..core import _native
 from ..core.tvm_fast import items
-from ..ir.relax_utils import bindings_of, external_modules
+from ..ir.relax_utils import Origins, bindings_of, external_modules
 from ..ir.walker import rewrite_calls_in
 
 #: returns the positions of the inputs and of the outputs that are views of such buffers
@@ -67,7 +67,7 @@ class _Uses:
 
     def __init__(self, function: relax.Function) -> None:
         self._params = list(function.params)
-        self._origins: dict[Any, Any] = {}  # variable → the one that it is another name of, or a tuple of such
+        self._origins = Origins()
         self._allocations: dict[Any, relax.Call] = {}
         self._calls: list[relax.Call] = []
         self._defined: dict[Any, int] = dict.fromkeys(self._params, 0)  # variable → its place
@@ -79,11 +79,9 @@ class _Uses:
                 if getattr(value.op, "name", "") == _ALLOCATION:
                     self._allocations[var] = value
                 self._count(value.args)
-            elif isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
-                self._origins[var] = self._origin(value)
-            else:
+            elif not self._origins.bind(var, value):
                 self._count(2 * items(relax.analysis.free_vars(value)))  # too many users
-        self._returned = list(_flat(self._origin(function.body.body)))
+        self._returned = list(_flat(self._origins.of(function.body.body)))
 
     def of_caches(self, caches: Mapping[str, list[list[int]]]) -> list[_Cache]:
         """All caches of the calls whose caches nothing else uses: a region has all of them in such buffers, or none."""
@@ -91,7 +89,9 @@ class _Uses:
         for call in self._calls:
             symbol = str(getattr(call.op, "global_symbol", ""))
             of_call = [
-                self._cache(f"{symbol}_cache_{number}", *(self._origin(call.args[position]) for position in positions))
+                self._cache(
+                    f"{symbol}_cache_{number}", *(self._origins.of(call.args[position]) for position in positions)
+                )
                 for number, positions in enumerate(caches.get(symbol, ()))
             ]
             complete = [cache for cache in of_call if cache is not None]
@@ -109,18 +109,9 @@ class _Uses:
         taken = relax.Call(relax.ExternFunc(function), [past, allocation.args[0], *places], None, [present.ty])
         return _Cache(allocation, taken, self._params.index(past), self._returned.index(present))
 
-    def _origin(self, value: Any) -> Any:
-        if isinstance(value, relax.Var):
-            return self._origins.get(value, value)
-        if isinstance(value, relax.Tuple):
-            return tuple(map(self._origin, value.fields))
-        if isinstance(value, relax.TupleGetItem) and isinstance(fields := self._origin(value.tuple_value), tuple):
-            return fields[value.index]
-        return value
-
     def _count(self, args: Iterable[Any]) -> None:
         for arg in args:
-            for origin in _flat(self._origin(arg)):
+            for origin in _flat(self._origins.of(arg)):
                 self._counts[origin] = self._counts.get(origin, 0) + 1
 
 

@@ -23,7 +23,7 @@ from ..core.verdict import Reject
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import PortableGraph
 from ..ir.constants import constant_numpy
-from ..ir.relax_utils import bindings_of, codegen_of, constants_in, external_modules
+from ..ir.relax_utils import Origins, bindings_of, codegen_of, constants_in, external_modules
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import is_constant
 from ..vendors.namespace import Namespace, Standalone, told
@@ -116,40 +116,29 @@ def _lower(ns: Namespace, func: relax.Function, symbol: str) -> tuple[PortableGr
 
 
 def _arguments(main: relax.Function, call: Any) -> list[int]:
-    sources = _sources(main, {param: ("parameter", i) for i, param in enumerate(main.params)})
-    found = [sources.get(arg) for arg in call.args]
+    origins = _origins(main, {param: i for i, param in enumerate(main.params)})
+    found = [origins.of(arg) for arg in call.args]
     for position, source in enumerate(found):
-        if source is None:
+        if not isinstance(source, int):
             raise UnsupportedError(f"argument {position} of {call.op.name_hint} is not a parameter of `main`; {_NEEDS}")
-    return [i for _, i in found]  # type: ignore[misc]
+    return found
 
 
 def _results(main: relax.Function, call: Any, outputs: int) -> list[int]:
     root = next(var for var, value in bindings_of(main) if value.same_as(call))
-    sources = _sources(main, {root: ("result", None if outputs > 1 else 0)})
-    result: Any = main.body.body
-    values = dict(bindings_of(main))
-    while result in values and isinstance(values[result], (relax.Var, relax.Tuple)):
-        result = values[result]
-    if sources.get(result) == ("result", None):
-        return list(range(outputs))
-    found = [sources.get(f) for f in (result.fields if isinstance(result, relax.Tuple) else [result])]
-    indices = [source[1] for source in found if source is not None and source[1] is not None]
-    if sorted(indices) != list(range(outputs)) or len(indices) != len(found):
+    found = _origins(main, {root: tuple(range(outputs)) if outputs > 1 else 0}).of(main.body.body)
+    indices = list(found) if isinstance(found, tuple) else [found]
+    if not all(isinstance(i, int) for i in indices) or sorted(indices) != list(range(outputs)):
         name = call.op.name_hint
         raise UnsupportedError(f"`main` does not return the results of {name}, each of them once; {_NEEDS}")
     return indices
 
 
-def _sources(main: relax.Function, known: Mapping[Any, tuple[str, Any]]) -> dict[Any, tuple[str, Any]]:
-    """``known`` followed through aliases and tuple items."""
-    sources = dict(known)
+def _origins(main: relax.Function, known: Mapping[Any, Any]) -> Origins:
+    origins = Origins(known)
     for var, value in bindings_of(main):
-        if isinstance(value, relax.Var) and value in sources:
-            sources[var] = sources[value]
-        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in sources:
-            sources[var] = (sources[value.tuple_value][0], int(value.index))
-    return sources
+        origins.bind(var, value)
+    return origins
 
 
 FORMAT, VERSION = "tvm_byoc_dnnl.program", 1

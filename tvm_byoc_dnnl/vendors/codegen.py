@@ -157,6 +157,9 @@ class Terms:
     not_source: dict[str, str] | None = None
 
 
+NO_TERMS = Terms()
+
+
 class Route(ABC):
     """The way in which the regions of a namespace become code.
 
@@ -268,19 +271,10 @@ class Codegen(Route):
         functions: Sequence[relax.Function],
         options: Mapping[str, Any] | None,
         constant_names: Mapping[Any, str],
+        terms: Terms = NO_TERMS,
     ) -> Sequence[tvm.runtime.Module]:
-        """``RunCodegen`` calls this: one module per function."""
+        """``RunCodegen`` calls this, without ``terms``: one module per function."""
         raise NotImplementedError
-
-    def modules(
-        self,
-        functions: Sequence[relax.Function],
-        options: Mapping[str, Any],
-        constant_names: Mapping[Any, str],
-        _terms: Terms,
-    ) -> Sequence[tvm.runtime.Module]:
-        """The same for a build of ours."""
-        return self(functions, options, constant_names)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         """See `Route.attempt`; a codegen can only be run."""
@@ -315,7 +309,7 @@ class Codegen(Route):
         names = name_constants(regions)
         # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own
         with calling(f"the codegen of {self.compiler!r}", around=regions):
-            made: Any = self.modules(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names), terms)
+            made: Any = self(tvm_ffi.Array(regions), tvm_ffi.Map(options), tvm_ffi.Map(names), terms)
         modules = list(made) if isinstance(made, Sequence) else []
         if len(modules) != len(regions) or not all(isinstance(m, tvm.runtime.Module) for m in modules):
             count = f"expected {len(regions)} runtime module(s)"
@@ -370,7 +364,9 @@ class OwnCodegen(Codegen):
     isolate: bool = False
     on_device: bool = False
 
-    def __call__(self, functions: Any, options: Any, constant_names: Any) -> Sequence[tvm.runtime.Module]:
+    def __call__(
+        self, functions: Any, options: Any, constant_names: Any, terms: Terms = NO_TERMS
+    ) -> Sequence[tvm.runtime.Module]:
         function = self.function or tvm.get_global_func(f"relax.ext.{self.compiler}", allow_missing=True)
         if function is None:
             raise Reject(f"{self.compiler!r} has registered no codegen")

@@ -22,7 +22,7 @@ from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
 from ..ir.tvm_compat import constant_tensor
 from ..regions.failure import BrokenRegions, Failure, describe
-from .codegen import Codegen, SourceBuild, Terms, Times
+from .codegen import NO_TERMS, Codegen, SourceBuild, Terms, Times
 from .namespace import Namespace, Pattern, told
 from .namespaces import checked_options, get_target_options, namespace, registered
 
@@ -199,18 +199,9 @@ class PortableCodegen(Codegen):
         functions: Sequence[relax.Function],
         options: Mapping[str, Any] | None,
         constant_names: Mapping[Any, str],
+        terms: Terms = NO_TERMS,
     ) -> list[tvm.runtime.Module]:
-        """``RunCodegen`` calls this."""
-        return self.modules(functions, options, constant_names, Terms())
-
-    def modules(
-        self,
-        functions: Sequence[relax.Function],
-        options: Mapping[str, Any] | None,
-        constant_names: Mapping[Any, str],
-        terms: Terms,
-    ) -> list[tvm.runtime.Module]:
-        """See `Codegen.modules`."""
+        """See `Codegen`."""
         ns = namespace(self.compiler)
         given = {str(name): value for name, value in (options or {}).items()}
         output = check_output(str(checked_options(self.compiler, given).get("output", OUTPUTS[0])))

@@ -12,9 +12,6 @@ import tvm
 from ...core.errors import InputError, did_you_mean
 from ...vendors.namespaces import HOST, compilers, find_namespace, namespace
 
-#: attribute of a composite function: the compilers that would take its calls, in order of priority
-CANDIDATES_ATTR = "byoc_candidates"
-
 
 @dataclass(frozen=True)
 class Match:
@@ -108,8 +105,3 @@ def _spellings(composite: str) -> tuple[str, str]:
     """``acme.relax.nn.relu`` may be written ``acme.relu``."""
     compiler, _, name = composite.partition(".")
     return composite, f"{compiler}.{name.rpartition('.')[2]}"
-
-
-def candidates_of(func: Any) -> list[str]:
-    """The candidates that annotation has recorded for a composite function; none if another pass made the function."""
-    return [str(name) for name in func.attrs[CANDIDATES_ATTR]] if func.attrs and CANDIDATES_ATTR in func.attrs else []

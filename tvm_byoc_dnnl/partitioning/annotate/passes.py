@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...core.compilation import Compilation, OverwritableWeights, stage
-from ...core.ledger import ASKED, MATCH, REFUSED, Fact, with_facts
+from ...core.ledger import ASKED, MATCH, REFUSED, WOULD, Fact, with_facts
 from ...core.tvm_fast import ByIdentity
 from ...core.verdict import Crash, Reject, as_reject, calling
 from ...graph.graph import PortableGraph
@@ -27,7 +27,7 @@ from ...vendors.namespace import Namespace, Pattern
 from ...vendors.namespaces import compilation_of, get_target_options, namespace
 from ...vendors.quantised_groups import Matched
 from ...whole import expand, whole_ops
-from .choice import CANDIDATES_ATTR, Choice, Match, PlacedBy, first_in_order
+from .choice import Choice, Match, PlacedBy, first_in_order
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
 from .searchable import CONVERSIONS, OwnCopies, spread_tuples, with_unique_names
 from .trial import Trial, ask, refused_whole, trial_of, unknown_whole
@@ -78,7 +78,6 @@ class Matcher:
         self._compilation = compilation or Compilation()
         self._ops = ops
         self._choice = choice
-        self._accepted: dict[str, Any] = {}  # attributes of the match that was accepted last
         self._trials: ByIdentity[Trial | None] = ByIdentity()  # of single calls, by variable, that were lowered ahead
         self._writers: list[WritersBetween] = []  # of the functions that are searched
         self._function = ""  # that is searched
@@ -103,8 +102,7 @@ class Matcher:
             refusal = self._ask(ns, var_name(var), call, trial)
             if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
                 return None
-            attributes = {**self._accepted, "Composite": f"{ns.name}.{name}"}
-            return Group([(var, call)], attributes)
+            return Group([(var, call)], {"Composite": f"{ns.name}.{name}"})
 
         return check
 
@@ -123,7 +121,7 @@ class Matcher:
             if refusal is not None:
                 self._refuse(context, ns, pattern, refusal)
             accepted = self._settle(var, context.matched_bindings, ns, pattern.name, "pattern", refusal)
-            return {**self._accepted, "Composite": f"{ns.name}.{pattern.name}"} if accepted else None
+            return {"Composite": f"{ns.name}.{pattern.name}"} if accepted else None
 
         return check
 
@@ -140,11 +138,12 @@ class Matcher:
             # The candidates before them were asked already, and refused.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
             would = [o for o in behind if all(self._ask(namespace(o), n, c) is None for n, c in calls.items())]
-            self._accepted = {CANDIDATES_ATTR: [ns.name, *would]}
             chosen = self._choice(Match(f"{ns.name}.{name}", var_name(result), calls, [ns.name, *would]))
+            taken = [(v, c) for v, c in bindings.items() if var_name(v) in calls]
             if chosen != ns.name:
-                reason = f"placed with {chosen!r}"
-                self._note(((v, c) for v, c in bindings.items() if var_name(v) in calls), ns, "placement", reason)
+                self._note(taken, ns, "placement", f"placed with {chosen!r}")
+            for other in would if chosen == ns.name else ():
+                self._note(taken, namespace(other), WOULD, "")
             return chosen == ns.name
         if isinstance(refusal, Crash):
             self._note([(result, bindings[result])], ns, stage, refusal.reason)
@@ -268,7 +267,7 @@ def AnnotateExternalCompiler(
     """Pass: put every call that an external compiler takes into a composite function of that compiler.
 
     Each registered pattern and each single operator is tried in order of priority; calls that no compiler takes stay.
-    Where several compilers would take a match, ``choice`` decides, and all of them are recorded (`candidates_of`).
+    Where several compilers would take a match, ``choice`` decides, and the ledger has all of them.
     Functions that belong to a compiler already are left alone.
 
     Parameters
