@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
@@ -50,7 +51,34 @@ OpDesc Reduction(const NodeView& n) {
   return op;
 }
 
+/// `source` with its axes in the order in which they lie in memory; it is one reader's.
+int InOrderOfMemory(Lowering* lowering, int source) {
+  Lowering& l = *lowering;
+  Place place = l.Primary(source);
+  const Dims strides = place.md.get_strides();
+  Dims axes(strides.size());
+  std::iota(axes.begin(), axes.end(), 0);
+  std::stable_sort(axes.begin(), axes.end(),
+                   [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+  place.md = PermuteView(place.md, axes);
+  const int result = l.NewValue(place.md.get_dims(), l.dtype(source), l.IsConstant(source));
+  l.SetPlace(result, place);
+  return result;
+}
+
 }  // namespace
+
+/// A reduction of all elements reads them as they lie.
+static bool ReduceAll(const NodeView& n) {
+  const MemoryDesc& md = n.lowering.Layout(n.In(0));
+  if (ElementCount(n.OutShape()) != 1 || !IsStrided(md) || !IsCompact(md) || IsDense(md)) {
+    return false;
+  }
+  Node node = n.node;
+  node.inputs[0] = InOrderOfMemory(&n.lowering, n.In(0));
+  n.lowering.LowerInSteps({node});
+  return true;
+}
 
 static std::vector<OpDesc> DescribeReduction(const NodeView& n) {
   OpDesc op = Reduction(n);
@@ -97,6 +125,6 @@ static void LowerReduction(const NodeView& n) {
   l.SetPlace(n.output, place);
 }
 
-const KindRow kReductionRow = {DescribeReduction, LowerReduction};
+const KindRow kReductionRow = {DescribeReduction, LowerReduction, nullptr, ReduceAll};
 
 }  // namespace tvm_byoc_dnnl

@@ -94,6 +94,18 @@ def exp(g: GraphBuilder, call: Any) -> Value:
     return g.binary("mul", out, g.binary("eq", src, src, src.shape), src.shape) if keeps_nan(g.graph) else out
 
 
+@register_lowering("dnnl", ["relax.floor", "relax.ceil"])
+def floor(g: GraphBuilder, call: Any) -> Value:
+    """The nearest whole number, less one where that is above; upside down for ceil, and exact for all numbers."""
+    src = g.value(call.args[0])
+    require(src.dtype == "float32", f"{call.op.name} of dtype {src.dtype}")
+    is_ceil = call.op.name == "relax.ceil"
+    data = g.eltwise(src, "linear", -1) if is_ceil else src
+    nearest = g.eltwise(data, "round")
+    result = g.binary("sub", nearest, g.binary("lt", data, nearest, src.shape), src.shape)
+    return g.eltwise(result, "linear", -1) if is_ceil else result
+
+
 @register_lowering("dnnl", "relax.rsqrt")
 def rsqrt(g: GraphBuilder, call: Any) -> Value:
     """A root and a division: the power of -1/2 is 0 for -∞, and +∞ for -0."""

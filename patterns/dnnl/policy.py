@@ -96,7 +96,7 @@ _SAMPLING = "oneDNN samples only at points that are evenly apart"
 
 #: reason → operators, without ``relax.``, several to a string
 _UNSUPPORTED = {
-    _NO_UNARY: "acos acosh asin asinh atan atanh ceil cos cosh floor sign sin sinh tan trunc isfinite isinf isnan",
+    _NO_UNARY: "acos acosh asin asinh atan atanh cos cosh sign sin sinh tan trunc isfinite isinf isnan",
     "oneDNN has no erf; what importers make of gelu is taken as a whole": "erf",
     _NO_BINARY: "atan2 floor_divide floor_mod log_add_exp mod",
     _INTEGERS: "bitwise_and bitwise_not bitwise_or bitwise_xor left_shift right_shift",

@@ -181,7 +181,7 @@ class _Fuser:
         return _joined(node, user, (*node.inputs, other), ops)
 
     def _is_known_before(self, node: Node, tensor: int) -> bool:
-        """Whether ``tensor`` is computed before ``node``; views and single numbers are moved up to make it so."""
+        """Whether ``tensor`` is computed before ``node``; views, numbers and vectors are moved up to make it so."""
         late: list[Node] = []
         if not self._find_late(node, tensor, late):
             return False
@@ -194,8 +194,8 @@ class _Fuser:
         producer = self.nodes.producer(tensor)
         if producer is None or producer in late or self.nodes.precedes(producer, node):
             return True
-        is_number = all(d == 1 for d in self.graph.tensors[tensor].shape)
-        if producer is node or (producer.kind not in VIEWS and not is_number):
+        is_small = sum(d != 1 for d in self.graph.tensors[tensor].shape) < 2
+        if producer is node or (producer.kind not in VIEWS and not is_small):
             return False
         if not all(self._find_late(node, source, late) for source in producer.inputs):
             return False

@@ -121,18 +121,14 @@ def _write_quantize(graph: PortableGraph, node: Node, scaling: Scaling) -> None:
         return
     scale = _spread(graph, scaling.scale, scaling, shape, node)
     known = None if zero is None else graph.value_of(zero)
-    if zero is None or (known is not None and known.size == 1):
-        # Rounded before the zero point is added; otherwise a tie could be rounded the other way.
-        point = 0.0 if known is None else float(known.reshape(-1)[0])
-        step = graph.insert("binary", [src, scale], shape, dtype, before=node, alg="div")
-        step.post_ops = [PostOp("eltwise", "round"), PostOp("eltwise", "linear", 1.0, point)] if point else []
-        _replace(graph, node, [step])
-        return
-    quotient = graph.insert("binary", [src, scale], shape, "float32", before=node, alg="div")
-    whole = graph.insert("eltwise", quotient.outputs, shape, "float32", before=node, alg="round", alpha=0.0, beta=0.0)
-    operands = [*whole.outputs, _spread(graph, zero, scaling, shape, node)]
-    step = graph.insert("binary", operands, shape, dtype, before=node, alg="add")
-    _replace(graph, node, [quotient, whole, step])
+    step = graph.insert("binary", [src, scale], shape, dtype, before=node, alg="div")
+    # Rounded before the zero point is added; otherwise a tie could be rounded the other way.
+    if zero is not None and (known is None or known.size != 1):
+        graph.nodes.rewire(step, [src, scale, _spread(graph, zero, scaling, shape, step)])
+        step.post_ops = [PostOp("eltwise", "round"), PostOp("binary", "add", input=2)]
+    elif known is not None and (point := float(known.reshape(-1)[0])):
+        step.post_ops = [PostOp("eltwise", "round"), PostOp("eltwise", "linear", 1.0, point)]
+    _replace(graph, node, [step])
 
 
 def _write_behind(graph: PortableGraph, node: Node, scaling: Scaling) -> bool:

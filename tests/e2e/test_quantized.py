@@ -165,6 +165,80 @@ def test_layers_with_dynamic_quantisation_are_one_region():
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
 
 
+#: how a bias of integers is made, after `ratio`, which is bias / scale
+_BIASES = {
+    "floor": [("Floor", ["ratio"], ["low"], {}), ("Cast", ["low"], ["bias"], {"to": 6})],
+    "round": [("Round", ["ratio"], ["low"], {}), ("Cast", ["low"], ["bias"], {"to": 6})],
+    "constant": [("Identity", ["known"], ["bias"], {})],
+    "open": [("Cast", ["ratio"], ["bias"], {"to": 6})],  # which rounds towards zero: it stays an integer
+}
+
+
+@pytest.mark.parametrize("form", _BIASES)
+@pytest.mark.parametrize("kind", ["MatMulInteger", "ConvInteger"])
+def test_a_bias_of_integers_belongs_to_the_product(kind, form):
+    """It is added before the scale; sums beyond 2²⁴ are rounded as the integers are."""
+    rng = np.random.default_rng(9)
+    is_conv, op = kind == "ConvInteger", "Sub" if form == "round" else "Add"
+    shape, of_weights = ((1, 5, 9, 9), (12, 5, 3, 3)) if is_conv else ((7, 33), (33, 12))
+    bias = (rng.standard_normal(12) * 10.0 ** rng.integers(-2, 4, 12)).astype("float32")
+    constants = {
+        "w": rng.integers(-63, 63, of_weights, "int8"),
+        "unit": np.float32(1e-4),
+        "b": bias,
+        "known": (bias * 1e4).astype("int32") // 16 * 16,
+        "sizes": np.array([1, -1, 1, 1] if is_conv else [1, -1]),
+    }
+    rows = [
+        ("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {}),
+        ("Mul", ["s", "unit"], ["scale"], {}),
+        ("Div", ["b", "scale"], ["ratio"], {}),
+        *_BIASES[form],
+        ("Reshape", ["bias", "sizes"], ["shaped"], {}),
+        (kind, ["q", "w", "z"], ["whole"], {}),
+        (op, ["whole", "shaped"], ["sum"], {}),
+        ("Cast", ["sum"], ["real"], {"to": 1}),
+        ("Mul", ["real", "scale"], ["y"], {}),
+        ("Relu", ["y"], ["o"], {}),
+    ]
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node(name, inputs, outputs, **attrs) for name, inputs, outputs, attrs in rows]
+    made = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, shape)], [info("o", 1, None)], made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if form != "open":
+        report = byoc.explain(model)
+        assert {call.compiler for call in report.calls} == {"dnnl"}, report.to_text()
+        (region,) = graphs_of(model)
+        (product,) = [n for n in region.nodes if n.kind in _PRODUCTS]
+        first = [] if form == "constant" else [op.lower()]  # a constant is the bias that oneDNN knows
+        assert [step.alg for step in product.post_ops] == [*first, "mul", "relu"]
+    run = byoc.Runner(byoc.compile(model))
+    for x in (rng.standard_normal(shape), np.zeros(shape)):
+        x = x.astype("float32")
+        np.testing.assert_allclose(np.asarray(run(x)), ort_run(model, {"x": x})[0], rtol=1e-6)
+
+
+def test_a_range_is_read_as_it_lies():
+    """Minimum and maximum of an image look for a NaN once, and need no other layout."""
+    rng = np.random.default_rng(11)
+    shape, w = (1, 32, 9, 7), rng.standard_normal((32, 32, 3, 3)).astype("float32")
+    results = ["q", "s", "z"]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("DynamicQuantizeLinear", ["c"], results)]
+    info = helper.make_tensor_value_info
+    outputs = [info(name, *kind) for name, kind in zip(results, [(2, None), (1, []), (2, [])], strict=True)]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, shape)], outputs, [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (region,) = graphs_of(model)
+    tested = [n.inputs for n in region.nodes if n.kind == "binary" and n.attrs["alg"] == "ne"]
+    assert len(tested) == len(set(tested)) == 1
+    run = byoc.Runner(byoc.compile(model))
+    x = rng.standard_normal(shape).astype("float32")
+    got, want = run(x), ort_run(model, {"x": x})
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+    assert np.abs(got[0].astype("int32") - want[0]).max() <= 1
+
+
 _WITHOUT_VNNI = """
 from dataclasses import replace
 import numpy as np

@@ -11,7 +11,7 @@ from tvm import relax
 from ..core.compilation import OverwritableWeights
 from ..ir.relax_utils import is_host_function, op_calls
 from ..ir.tvm_compat import is_constant
-from . import activations, affine, compression, constants, identities, norms, rounded, softmax, tir_forms
+from . import activations, affine, compression, constants, identities, norms, rounded, softmax, tir_forms, whole
 from .rewrite import Rule, Rules, rewrite_pass
 
 __all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
@@ -27,6 +27,7 @@ RULES: tuple[tuple[str, Rules], ...] = (
     ("activations", activations.RULES),
     ("softmax", softmax.RULES),
     ("normalisations", norms.RULES),
+    ("whole numbers", whole.RULES),
     ("affine", affine.RULES),
     ("weights of four bits", compression.RULES),
 )

@@ -16,7 +16,9 @@ NAN, INF = float("nan"), float("inf")
 #: Relax op → (reference, lowest and highest input)
 UNARY = {
     op.abs: (np.abs, -2, 2),
+    op.ceil: (np.ceil, -3, 3),
     op.exp: (np.exp, -9, 9),
+    op.floor: (np.floor, -3, 3),
     op.log: (np.log, 1e-3, 9),
     op.negative: (np.negative, -2, 2),
     op.round: (np.round, -9, 9),
@@ -50,7 +52,7 @@ ACCEPT = [
     *(
         accept(f"{f.__name__}-bf16", f, data(3, 33, low=low, high=high, dtype="bfloat16"), reference=ref)
         for f, (ref, low, high) in UNARY.items()
-        if f not in (op.round, nn.selu)  # a step, and two roundings
+        if f not in (op.ceil, op.floor, op.round, nn.selu)  # steps, and two roundings
     ),
     *(
         accept(
@@ -172,6 +174,11 @@ ACCEPT += [
 ACCEPT += [
     accept(f"{f.__name__}-special", f, data(values=_SPECIAL), data(values=_SPECIAL_TOO))
     for f in (op.maximum, op.minimum)
+]
+_STEPS = np.array([NAN, INF, -INF, 0, -0.0, 0.5, -0.5, 1.5, -1.5, 2**24 + 2, -(2**23) - 1, 3e38, 1e-42], "float32")
+ACCEPT += [
+    accept(f"{f.__name__}-steps", f, data(values=_STEPS), reference=ref)
+    for f, ref in ((op.floor, np.floor), (op.ceil, np.ceil))
 ]
 ACCEPT += [
     accept("relu-special", nn.relu, data(values=_SPECIAL)),
@@ -312,7 +319,10 @@ ACCEPT += [
 ]
 
 REFUSE = [
-    *(refuse(f"{f.__name__}-float64", "dtype float64", f, data(3, 5, dtype="float64")) for f in (op.exp, op.rsqrt)),
+    *(
+        refuse(f"{f.__name__}-float64", "dtype float64", f, data(3, 5, dtype="float64"))
+        for f in (op.exp, op.floor, op.rsqrt)
+    ),
     *(
         refuse(f"{name}-float64", "dtype float64", f, *operands)
         for name, f, *operands in [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from tests.harness import Case, accept, data, refuse, table_tests
+from tests.harness import Case, accept, const, data, refuse, table_tests
 
 op = relax.op
 
@@ -54,6 +54,9 @@ COMPOSED = {
     "log-sum-exp": (lambda x: op.log(op.sum(op.exp(x), [0, 2])), lambda x: np.log(np.exp(x).sum((0, 2)))),
 }
 
+_ONE_NAN = np.ones((1, 17, 7, 5), "float32")
+_ONE_NAN[0, 3, 2, 4] = np.nan
+
 ACCEPT = [
     *(
         row(f, reference, shape, axis, keepdims)
@@ -67,6 +70,14 @@ ACCEPT = [
         if f is not op.prod  # which rounds 32 times
     ),
     *(accept(name, function, data(3, 7, 5), reference=reference) for name, (function, reference) in COMPOSED.items()),
+    *(  # read in the layout that a convolution writes
+        accept(name, lambda x, w, f=f: f(relax.op.nn.conv2d(x, w)), image, const(33, 17, 3, 3), reference=reference)
+        for f in (op.sum, op.max, op.min)
+        for name, image, reference in [
+            (f"{f.__name__}-of-an-image", data(1, 17, 7, 5), None),
+            (f"{f.__name__}-of-a-nan", data(values=_ONE_NAN), lambda x, w: np.float32(np.nan)),
+        ]
+    ),
 ]
 
 REFUSE = [
