@@ -22,11 +22,10 @@ from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
 from .api.compile import DEFAULT_COMPILER, compile
+from .core.arrays import STORED
 from .core.errors import ByocError, InputError, UnsupportedError
 from .frontends import to_relax
-from .frontends.onnx.emit import as_stored
 from .frontends.onnx.inputs import deciding_inputs, with_constants
-from .frontends.onnx.value import STORED
 from .runtime.runner import Runner
 
 _KEPT = 8  # compiled forms of one model, the least recently used goes first
@@ -79,7 +78,7 @@ class PreparedModel(BackendRep):
             raise InputError(f"run takes inputs alone; got {', '.join(sorted(kwargs))}")
         given = self._named(inputs)
         values = {name: given.pop(name) for name in self.deciding}
-        return self.outputs(self._form(values)(*map(as_stored, given.values())))
+        return self.outputs(self._form(values)(*given.values()))
 
     def outputs(self, result: Any) -> tuple[Any, ...]:
         """The results of a compiled form, one item per output; a sequence is a list."""

@@ -111,6 +111,15 @@ def test_a_view_of_a_type_that_numpy_does_not_know() -> None:
     np.testing.assert_array_equal(as_tensor(Strided(), "x", "").numpy().view(ml_dtypes.bfloat16), base)
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 5)])
+@pytest.mark.parametrize("dtype", ["int2", "int4", "uint2", "uint4", "float4_e2m1fn"])
+def test_numbers_of_fewer_than_8_bits_lie_one_to_a_byte(dtype: str, shape: tuple[int, ...]) -> None:
+    numbers = np.random.default_rng(0).integers(0, 2, shape).astype(getattr(ml_dtypes, dtype))
+    kept = as_tensor(numbers, "x", "").numpy()
+    assert kept.dtype == ("int8" if dtype.startswith("int") else "uint8")
+    np.testing.assert_array_equal(kept if "int" in dtype else kept.view(numbers.dtype), numbers)
+
+
 def test_aligned_dense_memory_is_used_in_place() -> None:
     tensor = tvm.runtime.tensor(BASE)
     assert as_tensor(tensor, "x", "").data_ptr() == tensor.data_ptr()

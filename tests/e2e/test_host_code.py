@@ -217,3 +217,27 @@ def test_layouts_that_tvm_has_no_code_for(layout):
     pairs = [(transposed(stored), in_layout)] + [(resized(), resized(layout=layout))] * (rank > 1)
     for given, same in pairs:
         assert_right(_run(same, x.transpose(there)).transpose(back), _run(given, x))
+
+
+@pytest.mark.parametrize("name", ["cumprod", "cumsum"])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_running_sums_of_nothing_write_to_no_memory_of_others(name: str, exclusive: bool) -> None:
+    lines = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((lines, 4), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        bb.emit_func_output(bb.emit(getattr(op, name)(x, axis=0, exclusive=exclusive)))
+    legal = relax.transform.LegalizeOps(LEGALIZATIONS)(bb.get())
+    kernel = tvm.compile(legal[name].with_attr("global_symbol", name), "llvm")[name]
+
+    def run(source: np.ndarray) -> np.ndarray:
+        memory = tvm.runtime.tensor(np.full(16, 7.0, "float32"))
+        out = memory._create_view(source.shape)
+        kernel(tvm.runtime.tensor(source), out)
+        assert (memory.numpy()[source.size :] == 7.0).all()
+        return out.numpy()
+
+    run(np.zeros((0, 4), "float32"))
+    source = X + 1
+    steps = np.concatenate([np.full((1, 4), name == "cumprod"), source[:-1]]) if exclusive else source
+    np.testing.assert_array_equal(run(source), getattr(np, name)(steps, axis=0))

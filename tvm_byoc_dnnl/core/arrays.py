@@ -10,6 +10,16 @@ import numpy as np
 from .errors import InputError
 
 _CPU = 1  # kDLCPU
+#: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
+STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
+
+
+def as_stored(array: np.ndarray) -> np.ndarray:
+    """An array; numbers of fewer than 8 bits as they are kept: integers as those of 8 bits, others by their codes."""
+    dtype = STORED.get(str(array.dtype))
+    if dtype is None:
+        return array
+    return array.astype(dtype) if "int" in str(array.dtype) else array.view(dtype)
 
 
 def as_array(value: Any, name: str, expected: str) -> np.ndarray:
@@ -53,7 +63,7 @@ def check_device(value: Any, name: str, expected: str) -> None:
 
 
 def dense(value: Any, name: str, expected: str, is_known: Callable[[np.dtype], bool]) -> np.ndarray:
-    """A dense array of numbers.
+    """A dense array of numbers; see `as_stored`.
 
     Raises
     ------
@@ -61,7 +71,7 @@ def dense(value: Any, name: str, expected: str, is_known: Callable[[np.dtype], b
         If it is none, or has a dtype that is not known.
     """
     try:
-        array = np.asarray(value)
+        array = as_stored(np.asarray(value))
     except ValueError:  # lists of different lengths
         raise InputError(f"{name} is {described(value)} that makes no array, expected {expected}") from None
     if not (array.dtype.isnative and is_known(array.dtype)):

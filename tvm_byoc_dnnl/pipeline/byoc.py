@@ -130,8 +130,8 @@ def _to_kernels(target: tvm.target.Target) -> tvm.transform.Pass:
     """Pass: TVM's calls become calls of fused PrimFuncs, with a note of the calls that each of these runs."""
     legalize = [
         CheckCounts,
-        *cpu.library_dispatch_passes(target),
         relax.transform.LegalizeOps(LEGALIZATIONS),
+        *cpu.library_dispatch_passes(target),
         CheckSizes,
         _keep_from_fusion,
         relax.transform.AnnotateTIROpPattern(),

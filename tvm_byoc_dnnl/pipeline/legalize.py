@@ -6,7 +6,8 @@
   squares, which leaves nothing of it where the mean is large; here in float64, where equal numbers have exactly their
   value as mean.
 * TVM's tanh and atanh are 0 near 0; here the C library's.
-* TVM's padding by elements of the tensor itself reads memory of others where there are too few of them.
+* TVM's padding by elements of the tensor itself reads memory of others where there are too few of them. Its running
+  sums and products write there where there are none.
 * TVM has transposed convolutions and resizing in some layouts only; the others are permuted to one of these.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
 * TVM sets the first value of a reduction in the first step of its loop. Without elements there is no step, and the
@@ -17,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import tvm
@@ -27,7 +29,7 @@ from ..core.errors import UnsupportedError
 from ..core.tvm_fast import is_a, items
 from ..ir.relax_utils import with_attributes, with_functions
 from ..ir.tvm_compat import buffers_of, dtype_of
-from ..te.computes import group_normalized, least_sizes, normalized
+from ..te.computes import BUILTIN, group_normalized, least_sizes, normalized
 from .guards import GUARDED, Legalization, default_of, dims_of
 
 _SUMS = ("matmul", "sum", *(f"nn.conv{d}d" for d in (1, 2, 3)))
@@ -64,6 +66,15 @@ def _by_library(name: str) -> Legalization:
             return te.compute(x.shape, one, name=name, tag=topi.tag.ELEMWISE)
 
         return bb.call_te(computed, call.args[0], primfunc_name_hint=name)
+
+    return legalize
+
+
+def _by_compute(name: str) -> Legalization:
+    """An operator that has a compute of ours."""
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        return bb.call_te(partial(BUILTIN[f"relax.{name}"], call.attrs), *call.args, primfunc_name_hint=name)
 
     return legalize
 
@@ -214,6 +225,7 @@ def DropSequenceMarks(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 #: Relax op → what ``LegalizeOps`` makes of it instead
 LEGALIZATIONS: dict[str, Legalization] = {
     **{f"relax.{name}": _by_float32(name) for name in _NOT_IN_FLOAT16},
+    **{f"relax.{name}": _by_compute(name) for name in ("cumprod", "cumsum")},
     **{f"relax.{name}": _by_library(name) for name in ("atanh", "tanh")},
     **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32"}) for name in _SUMS},
     **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32", "float32": "float64"}) for name in _MEANS},

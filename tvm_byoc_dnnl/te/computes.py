@@ -13,6 +13,7 @@ The choice knows nothing about schedules: a compute says *what* is calculated, i
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx, topi
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import InputError
 from ..ir.tvm_compat import dtype_of, substitute
@@ -118,10 +121,35 @@ def _topk(attrs: Any, data: te.Tensor) -> Any:
     )
 
 
-def _scan(scan: Any) -> Any:
+def _scan(binary: Callable[[Any, Any], Any], first: int) -> Any:
+    """TOPI's writes to memory of others where an axis has no elements."""
+
     def compute(attrs: Any, data: te.Tensor) -> te.Tensor:
-        axis = None if attrs.axis is None else int(attrs.axis)
-        return scan(data, axis, attrs.dtype, attrs.exclusive)
+        if attrs.axis is None:
+            data = topi.reshape(data, [topi.utils.prod(data.shape)])
+        axis = 0 if attrs.axis is None else int(attrs.axis) % len(data.shape)
+        dtype = str(attrs.dtype or "void")
+        dtype = dtype_of(data) if dtype == "void" else dtype
+        before, size = topi.utils.prod(data.shape[:axis]), data.shape[axis]
+        behind = topi.utils.prod(data.shape[axis + 1 :])
+
+        def body(source: Any, out: Any) -> Any:
+            with IRBuilder() as ib, T.parallel(0, before * behind) as line:
+                start = line // behind * size * behind + line % behind
+                with T.serial(0, size) as k:
+                    here = start + k * behind
+                    read = here - behind if attrs.exclusive else here
+                    begin = tirx.const(first, dtype) if attrs.exclusive else source[here].astype(dtype)
+                    out[here] = tirx.if_then_else(k == 0, begin, binary(out[here - behind], source[read].astype(dtype)))
+            return ib.get()
+
+        return te.extern(
+            [data.shape],
+            [data],
+            lambda ins, outs: body(T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])),
+            out_buffers=[tirx.decl_buffer(data.shape, dtype, "scanned")],
+            name="scan",
+        )
 
     return compute
 
@@ -143,8 +171,8 @@ def _pixel_shuffle(attrs: Any, data: te.Tensor) -> te.Tensor:
 # op -> fn(attrs, *args)
 BUILTIN: dict[str, Any] = {
     "relax.argsort": _argsort,
-    "relax.cumprod": _scan(topi.cumprod),
-    "relax.cumsum": _scan(topi.cumsum),
+    "relax.cumprod": _scan(operator.mul, 1),
+    "relax.cumsum": _scan(operator.add, 0),
     "relax.nn.pixel_shuffle": _pixel_shuffle,
     "relax.sort": _sort,
     "relax.topk": _topk,

@@ -12,15 +12,16 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax
 
+from ...core.arrays import STORED, as_stored
 from ...core.errors import InputError, UnsupportedError
 from ...core.tvm_fast import is_a
 from ...ir.constants import make_constant
 from ...ir.native_loop import native_call
 from ...ir.tvm_compat import tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, symbols_of
-from .value import EMITTING, STORED, Node, Value
+from .value import EMITTING, Node, Value
 
-__all__ = ["NEWEST_USED", "Emit", "as_stored", "as_tensor", "elem_type", "is_as_tvm_wants"]
+__all__ = ["NEWEST_USED", "Emit", "as_tensor", "elem_type", "is_as_tvm_wants"]
 
 _ALIGNMENT = 64  # bytes
 LARGE = 1 << 12  # elements: smaller arrays are copied
@@ -342,14 +343,6 @@ def elem_type(value: Value) -> int:
     if value.dtype in ("", "object"):
         return TensorProto.STRING if value.dtype else TensorProto.UNDEFINED
     return int(helper.np_dtype_to_tensor_dtype(np_dtype(value.dtype)))
-
-
-def as_stored(array: np.ndarray) -> np.ndarray:
-    """An array; numbers of fewer than 8 bits as they are kept: integers as those of 8 bits, others by their codes."""
-    dtype = STORED.get(str(array.dtype))
-    if dtype is None:
-        return array
-    return array.astype(dtype) if "int" in str(array.dtype) else array.view(dtype)
 
 
 def common(sizes: Sequence[Size]) -> Size:

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from tvm import relax
 from tvm.ir.supply import UniqueNameSupply
 
+from ...core.arrays import STORED
 from ...core.compilation import OverwritableWeights
 from ...core.errors import UnsupportedError
 from ...core.tvm_fast import ByIdentity, is_a, items
@@ -25,7 +26,7 @@ from .file import Weights
 from .functions import unify_dims
 from .open_dims import OpenInputs, relax_shapes
 from .scope import Plan, Scope, opsets_of
-from .value import STORED, Value
+from .value import Value
 from .walk import Missing, Shared, Walk, built
 
 __all__ = ["to_module"]

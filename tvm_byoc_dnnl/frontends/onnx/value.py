@@ -11,17 +11,14 @@ import onnx
 from onnx import helper, numpy_helper
 from tvm import relax
 
+from ...core.arrays import STORED
 from ...core.errors import InputError, UnsupportedError
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
 from .dim import Dim, Size, size_of
 
-__all__ = ["EMITTING", "STORED", "Node", "Type", "Value", "Ways", "Words", "numbers"]
-
-#: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
-STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
-
+__all__ = ["EMITTING", "Node", "Type", "Value", "Ways", "Words", "numbers"]
 
 #: the `Emit` of the node that is being converted, to which the operators of values go
 EMITTING: ContextVar[Any] = ContextVar("emitting")

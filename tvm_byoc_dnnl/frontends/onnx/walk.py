@@ -10,6 +10,7 @@ import onnx
 from onnx import defs, helper, numpy_helper
 from tvm import relax, tirx
 
+from ...core.arrays import STORED
 from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.limits import MOST_NESTED
 from ...core.tvm_fast import is_a
@@ -28,7 +29,7 @@ from .operands import check_operands
 from .ops import branches, loops
 from .scope import Boundary, Plan, Scope, opsets_of
 from .table import NEWEST, Entry, entries, entry_of, outputs
-from .value import STORED, Node, Value, Ways, decoded
+from .value import Node, Value, Ways, decoded
 from .whole import declare_whole, emit_whole
 
 __all__ = ["Missing", "Shared", "Walk", "built", "walk_into"]

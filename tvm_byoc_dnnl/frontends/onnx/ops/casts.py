@@ -8,9 +8,10 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
+from ....core.arrays import STORED
 from ..emit import Emit, np_dtype
 from ..table import operator
-from ..value import STORED, Node, Value
+from ..value import Node, Value
 from .computed import computed
 from .shapes import few
 

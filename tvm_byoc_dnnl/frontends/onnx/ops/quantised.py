@@ -12,10 +12,11 @@ import numpy as np
 from onnx import helper
 from tvm import relax
 
+from ....core.arrays import STORED
 from ....ir.tvm_compat import quantised as of_tensor
 from ..emit import Emit, common, np_dtype
 from ..table import operator
-from ..value import STORED, Node, Value
+from ..value import Node, Value
 from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
 
 __all__ = ["dequantised", "quantised", "real", "scalar", "tvm_dtype"]
