@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.frontends.onnx import walk  # noqa: F401 - loads the table
+from tvm_byoc_dnnl.frontends.onnx.table import entries
 from tvm_byoc_dnnl.ir.relax_utils import composite_of, ops_of
 from tvm_byoc_dnnl.vendors import namespaces
+from tvm_byoc_dnnl.whole import DECLARED_LATER
 
 R = relax.op
 DOMAIN = "ai.acme"
@@ -196,3 +201,12 @@ def test_definitions_that_go_wrong(definition: Any, message: str, name: str) -> 
 def test_an_operator_that_nobody_registered(name: str) -> None:
     with pytest.raises(byoc.UnsupportedError, match=rf"ai.acme.{name} \(node `the_node`\)"):
         byoc.to_relax(model(name))
+
+
+def test_compilers_can_be_registered_for_what_an_importer_declares_later():
+    page = (Path(__file__).parents[2] / "docs" / "own_operators.md").read_text()
+    for domain, names in DECLARED_LATER.items():
+        assert {entry.op for entry in entries() if entry.whole and entry.domain == domain} == set(names)
+        assert all(f"`{name}`" in page for name in names)
+        assert all(".".join(filter(None, ("onnx", domain, name))) in tvm.ir.Op.list_op_names() for name in names)
+    assert {entry.domain for entry in entries() if entry.whole} == set(DECLARED_LATER)

@@ -28,8 +28,9 @@ def _args(*shapes, dtype="float32"):
     return [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
 
 
-def test_decorator_and_lookup(vendor):
-    @byoc.register_annotate_compiler(vendor, "relax.nn.relu")
+@pytest.mark.parametrize("ops", ["relax.nn.relu", ["relax.abs", "relax.nn.relu"]])
+def test_decorator_and_lookup(vendor, ops):
+    @byoc.register_annotate_compiler(vendor, ops)
     def relu(attrs, args):
         return args[0].ty.ndim == 4 or byoc.Reject(f"rank {args[0].ty.ndim}")
 
@@ -42,7 +43,8 @@ def test_decorator_and_lookup(vendor):
 def test_plain_call_and_whitelist(vendor):
     byoc.register_annotate_compiler(vendor, "relax.add", lambda attrs, args: False)
     byoc.register_annotate_compiler(vendor, ["relax.multiply", "relax.subtract"])
-    assert byoc.supported_ops(vendor) == ["relax.add", "relax.multiply", "relax.subtract"]
+    byoc.register_annotate_compiler(vendor, "relax.exp")
+    assert byoc.supported_ops(vendor) == ["relax.add", "relax.exp", "relax.multiply", "relax.subtract"]
     assert byoc.get_annotate_compiler(vendor, "relax.multiply")(None, []) is True
     assert vendor in byoc.compilers()
 
@@ -80,6 +82,10 @@ def test_duplicates_are_refused_and_both_claimants_named(vendor):
 def test_an_op_that_does_not_exist_is_refused_with_a_hint(vendor):
     with pytest.raises(ValueError, match=r"relax\.conv2d.*did you mean relax\.nn\.conv2d"):
         byoc.register_annotate_compiler(vendor, "relax.conv2d", lambda attrs, args: True)
+    with pytest.raises(ValueError, match=r"did you mean onnx\.com\.microsoft\.MatMulNBits"):
+        byoc.register_annotate_compiler(vendor, "onnx.MatMulNbits")
+    with pytest.raises(ValueError, match="register_onnx_operator makes"):
+        byoc.register_annotate_compiler(vendor, "onnx.ai.acme.Unheard")
     with pytest.raises(ValueError, match="not a name"):
         byoc.register_annotate_compiler("my npu", ["relax.add"])
 

@@ -17,6 +17,7 @@ from ..core.verdict import Reject, with_options
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..regions.cost import RegionPolicy
+from ..whole import DECLARED_LATER  # noqa: F401 - makes them known
 from .codegen import Codegen, OwnCodegen
 from .namespace import (
     API_VERSIONS,
@@ -254,17 +255,18 @@ def register_annotate_compiler(
 ) -> Any:
     """Register a capability predicate: may ``compiler`` take this call?
 
-    Three forms: a decorator, a plain call with ``predicate``, and a whitelist (several ops, all accepted).
+    Three forms: a plain call with ``predicate``, a whitelist without one, and a decorator of the predicate.
 
     Parameters
     ----------
     compiler : str
         Name of the vendor's namespace; made when new.
     op : str or iterable of str
-        Relax operator, ``"relax.nn.conv2d"``; an iterable without ``predicate`` accepts every call of each.
+        Relax operator, ``"relax.nn.conv2d"``, or several.
     predicate : callable, optional
         ``predicate(attrs, args) -> True | False | Reject``: ``attrs`` are the op's attributes (``None`` where it has
-        none), ``args`` the argument expressions with their types in ``.ty``.
+        none), ``args`` the argument expressions with their types in ``.ty``. Without it every call is accepted, or what
+        the function says that the result decorates.
     override : bool
         Replace an earlier registration, also another package's, instead of raising ``ValueError``.
     extend : bool
@@ -277,13 +279,15 @@ def register_annotate_compiler(
         another package's.
     """
     ops = _checked_ops(op)
-    if isinstance(op, str) and predicate is None:
-        return lambda fn: register_annotate_compiler(compiler, op, fn, override=override, extend=extend)
-    check_functions(f"register_annotate_compiler({compiler!r})", predicate=predicate)
-    entries = dict.fromkeys(ops, predicate or _always)
     table = claim_namespace(compiler, extend or override, ops).predicates
-    _claim(table, entries, f"the predicate of {compiler!r} for", override)
-    return predicate
+
+    def register(fn: Predicate, override: bool = True) -> Predicate:
+        check_functions(f"register_annotate_compiler({compiler!r})", predicate=fn)
+        _claim(table, dict.fromkeys(ops, fn), f"the predicate of {compiler!r} for", override)
+        return fn
+
+    made = register(predicate or _always, override)
+    return register if predicate is None else made
 
 
 def _always(attrs: Any, args: Sequence[Any]) -> bool:
@@ -298,9 +302,13 @@ def _checked_ops(op: str | Iterable[str]) -> list[str]:
 
 
 def _check_op(op: str) -> None:
-    if op not in tvm.ir.Op.list_op_names():
-        near = [n for n in tvm.ir.Op.list_op_names() if n.startswith("relax.") and n.endswith(op.split(".")[-1])]
+    known = tvm.ir.Op.list_op_names()
+    if op not in known:
+        own = (name for name in known if name.startswith(("relax.", "onnx.")))
+        near = [name for name in own if name.lower().endswith(op.lower().rpartition(".")[2])]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
+        if not near and op.startswith("onnx."):
+            hint = "; register_onnx_operator makes an operator of ONNX known"
         raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
 
 

@@ -1,10 +1,11 @@
 """Operators of ONNX that stay one call until no compiler takes them."""
 
 from . import recurrent  # noqa: F401 - declares LSTM, GRU and RNN
-from .own import ROUNDED, block_of, rounded
+from .own import DECLARED_LATER, ROUNDED, block_of, rounded
 from .table import Expand, Operator, attributes_of, declare, expand, inputs_of, is_whole, operator, wanted_of, whole_ops
 
 __all__ = [
+    "DECLARED_LATER",
     "ROUNDED",
     "Expand",
     "Operator",

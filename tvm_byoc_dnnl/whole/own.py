@@ -25,6 +25,19 @@ from .table import Operator, declare, reserve
 DOMAIN, NAME = "tvm_byoc_dnnl", "CachedAttention"
 #: the Relax operator
 CACHED_ATTENTION = reserve(DOMAIN, NAME)
+#: those that the importer declares with its first model, before which vendors are registered: domain → names
+DECLARED_LATER = {
+    DOMAIN: (NAME,),
+    "": ("Attention", "RMSNormalization", "RotaryEmbedding", "SimplifiedLayerNormalization"),
+    "com.microsoft": (
+        *("Attention", "CausalConvWithState", "EmbedLayerNormalization", "GatherBlockQuantized", "GroupNorm"),
+        *("GroupQueryAttention", "MatMulBnb4", "MatMulNBits", "MoE", "MultiHeadAttention", "QAttention", "QMoE"),
+        *("RotaryEmbedding", "SkipGroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    ),
+}
+for _domain, _names in DECLARED_LATER.items():
+    for _name in _names:
+        reserve(_domain, _name)
 
 _LEAST = np.finfo("float32").tiny  # as a scale: its inverse is finite
 
