@@ -279,15 +279,17 @@ def register_annotate_compiler(
         another package's.
     """
     ops = _checked_ops(op)
+    who = f"register_annotate_compiler({compiler!r})"
+    check_functions(who, predicate=predicate)
     table = claim_namespace(compiler, extend or override, ops).predicates
+    _claim(table, dict.fromkeys(ops, predicate or _always), f"the predicate of {compiler!r} for", override)
 
-    def register(fn: Predicate, override: bool = True) -> Predicate:
-        check_functions(f"register_annotate_compiler({compiler!r})", predicate=fn)
-        _claim(table, dict.fromkeys(ops, fn), f"the predicate of {compiler!r} for", override)
+    def decorated(fn: Predicate) -> Predicate:
+        check_functions(who, predicate=fn)
+        table.update(dict.fromkeys(ops, fn))
         return fn
 
-    made = register(predicate or _always, override)
-    return register if predicate is None else made
+    return decorated if predicate is None else predicate
 
 
 def _always(attrs: Any, args: Sequence[Any]) -> bool:
