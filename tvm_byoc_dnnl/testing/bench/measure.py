@@ -50,6 +50,22 @@ class EngineProcess(Worker):
         """Load a model and run it once: version, seconds until the first result, that result, seconds by stage."""
         return self.ask("load", self.engine.loader, path, self._threads, dict(self.engine.options), inputs)
 
+    def load_right(
+        self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]
+    ) -> tuple[str, float, float, dict[str, float]]:
+        """Load a model whose first result is the expected one: version, its error, seconds until it, and by stage.
+
+        Raises
+        ------
+        WorkerError
+            If the engine cannot load it, or its result is another one.
+        """
+        version, seconds, outputs, stages = self.load(path, inputs)
+        error, tolerance = gap(outputs, expected), self.engine.tolerance
+        if error > tolerance:
+            raise WorkerError(f"outputs differ by {error:.1e}, accepted are {tolerance:.0e}")
+        return version, error, seconds, stages
+
     def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
         """Milliseconds of each of ``count`` runs after ``warm_up`` untimed ones.
 
@@ -64,6 +80,12 @@ class EngineProcess(Worker):
         ``blocking`` clients are threads that call the engine, and do not submit a request.
         """
         return self.ask("serve", clients, seconds, blocking)
+
+
+def reference_outputs(path: str, inputs: list[np.ndarray], threads: int) -> list[np.ndarray]:
+    """What every engine has to compute."""
+    with EngineProcess(ENGINES[REFERENCE], threads) as reference:
+        return reference.load(path, inputs)[2]
 
 
 Progress = Callable[[str, float], None]
@@ -176,19 +198,6 @@ class Comparison:
         return self.probe.high <= 1.15 * self.probe.low
 
 
-def busy_share(seconds: float = 1.0) -> float:
-    """Share of the machine's cores that other processes use while this process sleeps for ``seconds``."""
-
-    def ticks() -> tuple[int, int]:
-        fields = [int(f) for f in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]  # all, idle and waiting for a disk
-
-    total, idle = ticks()
-    time.sleep(seconds)
-    total_after, idle_after = ticks()
-    return 1.0 - (idle_after - idle) / max(total_after - total, 1)
-
-
 class _Contestant:
     """One engine's process, what it measured so far, and the length of its turns."""
 
@@ -205,11 +214,8 @@ class _Contestant:
         """
         with ExitStack() as stack:
             self._process = stack.enter_context(EngineProcess(self._engine, self._settings.threads))
-            self.result.version, seconds, outputs, stages = self._process.load(path, inputs)
-            self.result.error = gap(outputs, expected)
-            tolerance = self._engine.tolerance
-            if self.result.error > tolerance:
-                raise WorkerError(f"outputs differ by {self.result.error:.1e}, accepted are {tolerance:.0e}")
+            version, error, seconds, stages = self._process.load_right(path, inputs, expected)
+            self.result.version, self.result.error = version, error
             self.result.first_results.append((seconds, stages))
             return stack.pop_all()
 
@@ -284,9 +290,7 @@ def compare(
     values = list(inputs.values())
     with ExitStack() as stack:
         progress(f"{ENGINES[REFERENCE].label}: reference outputs", 0.0)
-        with EngineProcess(ENGINES[REFERENCE], settings.threads) as reference:
-            expected = reference.load(path, values)[2]
-
+        expected = reference_outputs(path, values, settings.threads)
         everybody = [_Contestant(name, engine, settings) for name, engine in engines.items()]
         loads = [(number, each) for number in range(settings.loads) for each in everybody]
         for done, (number, each) in enumerate(loads):

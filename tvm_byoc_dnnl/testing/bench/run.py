@@ -26,16 +26,14 @@ from rich.text import Text
 
 from ...core.errors import InputError
 from ...core.files import write_text, written
+from ...core.machine import Neighbours
 from ...core.own_process import WorkerError
 from ...frontends.onnx.importer import load_onnx
 from ...frontends.onnx.inputs import fix_shapes
-from ...runtime.comparison import gap
 from ..models import LIGHT_MODELS, light_model, random_inputs
-from .engines import ENGINES, REFERENCE, Engine
-from .measure import Comparison, EngineProcess, Settings, Spread, busy_share, compare, installed
+from .engines import ENGINES, Engine
+from .measure import Comparison, EngineProcess, Settings, Spread, compare, installed, reference_outputs
 from .report import check_picture, to_json, to_picture, to_table
-
-_BUSY = 0.05  # share of the cores; above it, a warning
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,10 @@ def _progress(console: Console, models: int) -> Iterator[Callable[[str, float], 
 
 
 def _warn_if_busy(console: Console) -> None:
-    share = busy_share()
-    if share > _BUSY:
-        console.print(f"warning: other processes use {share:.0%} of this machine; the numbers will jump")
+    with Neighbours() as others:
+        time.sleep(1.0)
+    if not others.quiet:
+        console.print(f"warning: other processes use {others.share:.0%} of this machine; the numbers will jump")
 
 
 def run(
@@ -217,8 +216,7 @@ def measure_throughput(
 def _measured(
     model: str, path: str, inputs: list[np.ndarray], engines: Mapping[str, Engine], load: Load
 ) -> list[Throughput]:
-    with EngineProcess(ENGINES[REFERENCE], load.threads) as reference:
-        expected = reference.load(path, inputs)[2]
+    expected = reference_outputs(path, inputs, load.threads)
     results = [Throughput(model, name, engine.label) for name, engine in engines.items()]
     with ExitStack() as stack:
         processes = [stack.enter_context(EngineProcess(engine, load.threads)) for engine in engines.values()]
@@ -228,9 +226,7 @@ def _measured(
                     continue
                 try:
                     if turn < 0:
-                        result.version, _, outputs, _ = process.load(path, inputs)
-                        if (error := gap(outputs, expected)) > process.engine.tolerance:
-                            raise WorkerError(f"outputs differ by {error:.1e}")
+                        result.version = process.load_right(path, inputs, expected)[0]
                         process.serve(load.clients, min(0.5, load.seconds))
                     else:
                         time.sleep(0.05)  # the other engines' threads go to sleep
