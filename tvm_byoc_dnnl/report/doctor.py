@@ -80,6 +80,12 @@ def _examinations() -> list[Examination]:
         return []
 
 
+def environment() -> dict[str, str]:
+    """The variables of the environment that are for libraries which compute."""
+    prefixes = (*_PREFIXES, *(prefix for each in _examinations() for prefix in each.prefixes))
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
+
+
 #: a finding without its section
 _Row = Sequence[str]
 
@@ -195,11 +201,11 @@ def _threading() -> Iterator[_Row]:
         fix = "import tvm_byoc_dnnl before what loads libgomp (PyTorch and tvm do), or export GOMP_SPINCOUNT=10000"
         yield "waiting threads", "spin for milliseconds, which slows calls down on a busy machine", WARNING, fix
     suspicious = {**_SUSPICIOUS, **{name: why for e in _examinations() for name, why in e.variables.items()}}
-    prefixes = (*_PREFIXES, *(prefix for e in _examinations() for prefix in e.prefixes))
+    shown = environment()
     for name, value in sorted(os.environ.items()):
         if name in suspicious and value not in ("", "0", "ALL"):
             yield name, value, WARNING, f"unset {name}: it {suspicious[name]}"
-        elif name.startswith(prefixes):
+        elif name in shown:
             yield name, value
 
 

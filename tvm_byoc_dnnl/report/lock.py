@@ -22,10 +22,10 @@ from ..api.compile import ARGUMENTS
 from ..calls.model import CallReport, ReportData
 from ..core.errors import ArtifactError
 from ..regions.cost import RegionPolicy
+from ..vendors.namespaces import HOST
 from .text import count
 
 FORMAT, VERSION = "tvm_byoc_dnnl.lock", 1
-HOST = "tvm"
 
 #: operator and result type
 Kind = tuple[str, str]

@@ -30,7 +30,7 @@ from ..runtime.comparison import difference, gap, nudged, sensitivity
 from ..runtime.runner import Runner, load
 from ..vendors.devices import COPY_IN, COPY_OUT
 from ..vendors.namespace import told
-from ..vendors.namespaces import compilers, namespace
+from ..vendors.namespaces import HOST, compilers, namespace
 
 _BYTES = {"f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}
 _PRODUCT = 1536
@@ -76,7 +76,6 @@ def bytes_of(layout: str) -> int:
 
 #: a VM instrument returns this to have the call left out (tvm::runtime::vm::VMInstrumentReturnKind)
 _NO_ACTION, _SKIP_CALL = 0, 1
-HOST = "tvm"
 
 
 def runner_of(model: Any) -> Runner:

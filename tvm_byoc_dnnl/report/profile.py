@@ -25,8 +25,9 @@ from ..core.machine import QUIET, Neighbours
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.runner import Runner
 from ..vendors.blobs import Opening
+from ..vendors.namespaces import HOST
 from .html import render_html
-from .measured import HOST, Instrument, Names, Roof, StepTime, runner_of, tensors_of
+from .measured import Instrument, Names, Roof, StepTime, runner_of, tensors_of
 from .measured import roof as measure_roof
 from .text import Shown, count
 

@@ -18,10 +18,8 @@ from rich.text import Text
 
 from ...core.errors import InputError
 from ...core.machine import cpu_name
-from ...vendors.namespaces import compilers, namespace
+from ...report.doctor import environment
 from .measure import Comparison, Measurement, Settings, Spread
-
-_ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "TVM_")
 
 
 def _number(value: float) -> str:
@@ -104,14 +102,13 @@ def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
 
 def to_json(comparisons: Sequence[Comparison], settings: Settings) -> dict[str, Any]:
     """Everything that was measured, every sample included, and where."""
-    prefixes = (*_ENVIRONMENT, *(p for name in compilers() for p in namespace(name).doctor.prefixes))
     return {
         "machine": {
             "cpu": cpu_name(),
             "cores": os.cpu_count(),
             "system": platform.platform(),
             "python": sys.version.split()[0],
-            "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(prefixes)},
+            "environment": environment(),
         },
         "settings": asdict(settings),
         "models": [
