@@ -239,14 +239,11 @@ def bench(
     peers: str,
     threads: int | None,
     shapes: Shapes,
-    precision: str,
-    weights: str | None,
-    activations: str | None,
-    int8: str,
     rounds: int | None,
     throughput: bool,
     json_file: str | None,
     picture: Path | None,
+    **own: str | None,
 ) -> int:
     """Measure each MODEL beside other engines, each in a process of its own, in turns.
 
@@ -269,11 +266,10 @@ def bench(
     check_outputs(json_file, picture)
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
-    own = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     with_precision(DEFAULT_COMPILER, None, own)  # refuses what it does not know
     if own != {name: allowed[0] for name, allowed in ARGUMENTS.items()}:
-        stored = [weights and f"{weights} weights", activations and f"{activations} activations"]
-        chosen = [precision, *stored, int8 == INT8[1] and f"int8 {int8}"]
+        stored = [f"{own[name]} {name}" for name in ("weights", "activations") if own[name]]
+        chosen = [own["precision"], *stored, f"int8 {own['int8']}" if own["int8"] != INT8[0] else None]
         label = ", ".join([engines["byoc"].label, *(text for text in chosen if text and text != PRECISIONS[0])])
         engines["byoc"] = replace(engines["byoc"], options=own, label=label, tolerance=_TOLERANCE)
     if throughput:

@@ -105,11 +105,8 @@ def run(
     console = _stderr()
     _warn_if_busy(console)
     comparisons = []
-    with TemporaryDirectory() as folder, _progress(console, len(models)) as show:
-        for number, model in enumerate(models):
-            proto = fix_shapes(model.read(), shapes or {})
-            path = str(Path(folder, f"{model.name}.onnx"))
-            onnx.save(proto, path)
+    with _progress(console, len(models)) as show:
+        for number, (model, proto, path) in enumerate(_saved(models, shapes or {})):
 
             def progress(what: str, share: float, number: int = number, name: str = model.name) -> None:
                 show(f"{name}: {what}", number + share)
@@ -118,22 +115,33 @@ def run(
                 console.print(f"{model.name}: {', '.join(engines)}")
             inputs = inputs_of(proto)
             comparisons.append(compare(model.name, path, inputs, engines, settings, baseline, progress))
-            Path(path).unlink()
-    _show(comparisons, settings, json_file, picture)
-    return comparisons
-
-
-def _show(comparisons: Sequence[Comparison], settings: Settings, json_file: str | None, picture: Path | None) -> None:
-    """The table on standard output, where that is not for JSON, and the files that are wanted."""
-    if json_file != "-":
-        stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-        stdout.print(to_table(comparisons, settings))
-    if json_file is not None:
-        text = json.dumps(to_json(comparisons, settings), indent=1)
-        print(text) if json_file == "-" else write_text(json_file, text + "\n")
+    _show(to_table(comparisons, settings), to_json(comparisons, settings), json_file)
     if picture is not None:
         with written(picture) as aside:
             aside.write_bytes(to_picture(comparisons, settings, picture.suffix.removeprefix(".")))
+    return comparisons
+
+
+def _saved(
+    models: Sequence[Model], shapes: Mapping[str, Sequence[int | str]]
+) -> Iterator[tuple[Model, onnx.ModelProto, str]]:
+    """Each model with these shapes, and its file, which is gone when the next one is asked for."""
+    with TemporaryDirectory() as folder:
+        for model in models:
+            proto = fix_shapes(model.read(), shapes)
+            path = Path(folder, f"{model.name}.onnx")
+            onnx.save(proto, path)
+            yield model, proto, str(path)
+            path.unlink()
+
+
+def _show(table: Table, data: Mapping[str, Any], json_file: str | None) -> None:
+    """The table on standard output, where that is not for JSON, and the file that is wanted."""
+    if json_file != "-":
+        Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+    if json_file is not None:
+        text = json.dumps(data, indent=1)
+        print(text) if json_file == "-" else write_text(json_file, text + "\n")
 
 
 _PERCENTILES = (50, 95, 99)
@@ -197,19 +205,10 @@ def measure_throughput(
     ``json_file`` gets the figures; ``-`` is standard output, in place of the table.
     """
     results = []
-    with TemporaryDirectory() as folder:
-        for model in models:
-            proto = fix_shapes(model.read(), shapes or {})
-            path = str(Path(folder, f"{model.name}.onnx"))
-            onnx.save(proto, path)
-            results += _measured(model.name, path, list(random_inputs(proto).values()), engines, load)
-            Path(path).unlink()
+    for model, proto, path in _saved(models, shapes or {}):
+        results += _measured(model.name, path, list(random_inputs(proto).values()), engines, load)
     data = {"load": {**asdict(load), "clients": load.clients}, "results": [each.to_dict() for each in results]}
-    if json_file != "-":
-        Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(_table(results, load))
-    if json_file is not None:
-        text = json.dumps(data, indent=1)
-        print(text) if json_file == "-" else write_text(json_file, text + "\n")
+    _show(_table(results, load), data, json_file)
     return results
 
 
