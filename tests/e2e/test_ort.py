@@ -74,6 +74,14 @@ CALLS = {
     "a wrong size of another": (None, {**feed(), "k": np.arange(4)}),
     "strings": (None, {**feed(), "k": np.array(["a", "b", "c"])}),
 }
+#: of which ONNX Runtime says less, or reads other numbers
+UNREADABLE = {"rows of other lengths": [[1.0], [1.0, 2.0]], "bytes in another order": np.ones((2, 3), ">f4")}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_array_that_cannot_be_read(name):
+    with pytest.raises(ours.InvalidArgument, match=r"float32|>f4"):
+        ours.InferenceSession(model(TWO_OUTPUTS)).run(None, {**feed(), "x": UNREADABLE[name]})
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -136,6 +144,49 @@ def test_options_have_the_same_defaults(name):
     for field, value in vars(got).items():
         if not field.startswith("_"):
             assert getattr(want, field) == value or int(getattr(want, field)) == value, field
+
+
+OPTIONS = {
+    "a text as a number": lambda o: setattr(o.SessionOptions(), "intra_op_num_threads", "2"),
+    "a real number": lambda o: setattr(o.SessionOptions(), "inter_op_num_threads", 2.5),
+    "a number of NumPy": lambda o: setattr(o.SessionOptions(), "intra_op_num_threads", np.int64(2)),
+    "a number as a bool": lambda o: setattr(o.SessionOptions(), "enable_profiling", 1),
+    "a level as a number": lambda o: setattr(o.SessionOptions(), "graph_optimization_level", 99),
+    "a misspelt option": lambda o: setattr(o.SessionOptions(), "intra_op_num_thread", 2),
+    "a misspelt option of a call": lambda o: setattr(o.RunOptions(), "terminated", True),
+    "an entry that is no text": lambda o: o.SessionOptions().add_session_config_entry("a", 1),
+    "a size that is no number": lambda o: o.SessionOptions().add_free_dimension_override_by_name("N", "3"),
+    "an entry that was not set": lambda o: o.SessionOptions().get_session_config_entry("a"),
+    "the name of a level": lambda o: str(o.GraphOptimizationLevel.ORT_DISABLE_ALL),
+    "a tensor for another library": lambda o: np.from_dlpack(o.OrtValue.ortvalue_from_numpy(np.ones(3))).tolist(),
+    "where the classes of errors are": lambda o: sorted(
+        {"Fail", "InvalidArgument", "NoSuchFile"} & set(dir(o.capi.onnxruntime_pybind11_state))
+    ),
+    "what is ONNX Runtime's alone": lambda o: o.get_build_info(),
+    "what nobody has": lambda o: o.get_build_infos(),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_and_names(name):
+    got, want = (outcome(lambda p=package: OPTIONS[name](p)) for package in (ours, theirs))
+    assert got == want
+
+
+def test_sequences():
+    """They are given back as lists; who takes one is run by ONNX Runtime."""
+    made = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[n] x) => (seq(float[n]) q, float[n] y) { q = SequenceConstruct(x, x) y = Relu(x) }"""
+    read = """<ir_version: 8, opset_import: ["": 17]>
+    g (seq(float[n]) q) => (int64 y) { y = SequenceLength(q) }"""
+    x = np.array([1, -2], "float32")
+    got, want = (package.InferenceSession(model(made)) for package in (ours, theirs))
+    assert [a.type for a in got.get_outputs()] == [a.type for a in want.get_outputs()]
+    assert got._foreign is None
+    for one, other in zip(got.run(None, {"x": x}), want.run(None, {"x": x}), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.warns(RuntimeWarning, match=r"`q` is a seq\(tensor\(float\)\); expected a tensor"):
+        assert ours.InferenceSession(model(read)).run(None, {"q": [x, x, x]}) == [3]
 
 
 def test_a_session_uses_the_file_of_the_one_before(monkeypatch, tmp_path):

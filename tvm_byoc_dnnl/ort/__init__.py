@@ -5,6 +5,12 @@
 
 from __future__ import annotations
 
+import sys
+import types
+from typing import Any
+
+from . import options
+from .foreign import installed
 from .options import (
     EngineError,
     EPFail,
@@ -63,6 +69,23 @@ __all__ = [
 #: the release of ONNX Runtime whose interface this is
 __version__ = "1.32.0"
 SessionIOBinding = IOBinding
+#: where programs look for the classes of errors
+capi = types.ModuleType("onnxruntime.capi")
+vars(capi).update(
+    onnxruntime_pybind11_state=options,
+    _pybind_state=sys.modules[__name__],
+    onnxruntime_inference_collection=sys.modules[__name__],
+)
+
+
+def __getattr__(name: str) -> Any:
+    """What is ONNX Runtime's alone, such as `OrtDevice` and `get_build_info`: the installed one's."""
+    if not name.startswith("_"):
+        try:
+            return getattr(installed(), name)
+        except ImportError:
+            pass
+    raise AttributeError(f"{__name__} has no {name!r}, and ONNX Runtime, which may have it, is not installed")
 
 
 def get_available_providers() -> list[str]:

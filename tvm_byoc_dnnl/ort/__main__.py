@@ -8,21 +8,13 @@ import types
 from pathlib import Path
 
 from .. import ort
-from . import options
 
 
 def stand_in() -> None:
     """Let ``import onnxruntime``, and the modules of its errors and sessions, give this package."""
-    capi = types.ModuleType("onnxruntime.capi")
-    inside = {
-        "onnxruntime_pybind11_state": options,
-        "_pybind_state": ort,
-        "onnxruntime_inference_collection": ort,
-    }
-    vars(capi).update(inside)
-    sys.modules |= {"onnxruntime": ort, "onnxruntime.capi": capi}
-    sys.modules |= {f"onnxruntime.capi.{name}": module for name, module in inside.items()}
-    vars(ort)["capi"] = capi
+    names = [name for name, value in vars(ort.capi).items() if isinstance(value, types.ModuleType)]
+    sys.modules |= {"onnxruntime": ort, "onnxruntime.capi": ort.capi}
+    sys.modules |= {f"onnxruntime.capi.{name}": getattr(ort.capi, name) for name in names}
 
 
 def main() -> None:

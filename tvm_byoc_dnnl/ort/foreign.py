@@ -14,7 +14,7 @@ from .options import RunOptions, SessionOptions, raised_as
 _NAME = "onnxruntime"
 
 
-def _onnxruntime() -> types.ModuleType:
+def installed() -> types.ModuleType:
     """The real package, also where its name stands for this one (`python -m tvm_byoc_dnnl.ort`)."""
     if getattr(sys.modules.get(_NAME), "InferenceSession", None) is not None and _is_real(sys.modules[_NAME]):
         return sys.modules[_NAME]
@@ -50,7 +50,7 @@ class ForeignSession:
     """
 
     def __init__(self, model: str | bytes, options: SessionOptions, **others: Any) -> None:
-        self._package = _onnxruntime()
+        self._package = installed()
         with _renamed():
             self.session = self._package.InferenceSession(model, self._options(options), **others)
 

@@ -8,12 +8,17 @@ session that goes to ONNX Runtime gets all of it.
 from __future__ import annotations
 
 import enum
+import operator
 from typing import Any
 
 from ..core.errors import ByocError
 
 
-class GraphOptimizationLevel(enum.IntEnum):
+class _Named(enum.IntEnum):
+    __str__ = enum.Enum.__str__
+
+
+class GraphOptimizationLevel(_Named):
     """How much ONNX Runtime rewrites a graph."""
 
     ORT_DISABLE_ALL = 0
@@ -23,14 +28,14 @@ class GraphOptimizationLevel(enum.IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(enum.IntEnum):
+class ExecutionMode(_Named):
     """Whether nodes run one after the other."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(enum.IntEnum):
+class ExecutionOrder(_Named):
     """The order of nodes."""
 
     DEFAULT = 0
@@ -38,7 +43,29 @@ class ExecutionOrder(enum.IntEnum):
     MEMORY_EFFICIENT = 2
 
 
-class SessionOptions:
+class _Options:
+    """Options of a closed set, each of the type of its default."""
+
+    _is_complete = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_complete:
+            if name not in vars(self):
+                raise AttributeError(f"{type(self).__name__} has no option {name!r}")
+            value = _typed(name, value, type(vars(self)[name]))
+        super().__setattr__(name, value)
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+    """``value`` as a ``kind``; a whole number of any type is an int, and an int is a bool."""
+    if kind in (bool, int) and hasattr(value, "__index__"):
+        return kind(operator.index(value))
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}; expected {kind.__name__}")
+    return value
+
+
+class SessionOptions(_Options):
     """Options of a session.
 
     ``intra_op_num_threads``, ``enable_profiling``, ``profile_file_prefix`` and the overrides of free dimensions have an
@@ -66,10 +93,11 @@ class SessionOptions:
         self._sizes: dict[str, int] = {}
         #: calls that this package has no part in, for a session that goes to ONNX Runtime
         self._for_onnxruntime: list[tuple[str, tuple[Any, ...]]] = []
+        self._is_complete = True
 
     def add_session_config_entry(self, name: str, value: str) -> None:
         """Set an entry of the configuration."""
-        self._entries[name] = value
+        self._entries[_typed("name", name, str)] = _typed("value", value, str)
 
     def get_session_config_entry(self, name: str) -> str:
         """An entry of the configuration.
@@ -85,7 +113,7 @@ class SessionOptions:
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
         """Fix an open size by its name."""
-        self._sizes[name] = value
+        self._sizes[_typed("name", name, str)] = _typed("value", value, int)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
         """Fix an open size by what it denotes; models that say that are rare."""
@@ -99,6 +127,10 @@ class SessionOptions:
         """Weights from outside of the model, which only ONNX Runtime takes."""
         self._for_onnxruntime.append(("add_initializer", (name, value)))
 
+    def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
+        """Weights in the place of those in other files, which only ONNX Runtime takes."""
+        self._for_onnxruntime.append(("add_external_initializers", (names, values)))
+
     def add_provider(self, name: str, options: dict[str, str]) -> None:
         """Ask for a provider; there is one here, the CPU."""
 
@@ -107,7 +139,7 @@ class SessionOptions:
         return False
 
 
-class RunOptions:
+class RunOptions(_Options):
     """Options of a call; none of them has an effect here."""
 
     def __init__(self) -> None:
@@ -117,10 +149,11 @@ class RunOptions:
         self.only_execute_path_to_fetches: bool = False
         self.terminate: bool = False
         self._entries: dict[str, str] = {}
+        self._is_complete = True
 
     def add_run_config_entry(self, name: str, value: str) -> None:
         """Set an entry of the configuration."""
-        self._entries[name] = value
+        self._entries[_typed("name", name, str)] = _typed("value", value, str)
 
     def get_run_config_entry(self, name: str) -> str:
         """An entry of the configuration, or an empty text."""

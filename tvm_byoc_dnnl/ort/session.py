@@ -34,7 +34,7 @@ from .options import (
     RuntimeException,
     SessionOptions,
 )
-from .values import IOBinding, OrtValue, numpy_dtype, tensor_type
+from .values import IOBinding, OrtValue, numpy_dtype, tensor_type, type_name
 
 _PROVIDER = "CPUExecutionProvider"
 _CACHE = "TVM_BYOC_CACHE"
@@ -53,9 +53,10 @@ class NodeArg:
 
     def __init__(self, info: onnx.ValueInfoProto) -> None:
         self.name: str = info.name
-        tensor = info.type.tensor_type
+        tensor = info.type.tensor_type  # an empty one, where it is of another kind
         self._element: int = tensor.elem_type
-        self.type: str = tensor_type(tensor.elem_type)
+        self._kind: str = info.type.WhichOneof("value") or "tensor_type"
+        self.type: str = type_name(info.type)
         self.shape: list[int | str | None] = list(map(_size, tensor.shape.dim))
 
     def __repr__(self) -> str:
@@ -152,7 +153,7 @@ class InferenceSession:
             "threads": self._options.intra_op_num_threads or None,
             "cache_dir": os.environ.get(_CACHE) or _cache_folder(),
         }
-        for argument in self._inputs.values():
+        for argument in (*self._inputs.values(), *self._outputs.values()):
             argument.shape = [self._options._sizes.get(d, d) if isinstance(d, str) else d for d in argument.shape]
         fixed = {
             name: [d if d is not None else f"{name}_{axis}" for axis, d in enumerate(a.shape)]
@@ -160,7 +161,11 @@ class InferenceSession:
             if self._options._sizes
         }
         model = proto if isinstance(self._model, bytes) else self._model
-        if any(name in self._inputs for name in deciding_inputs(proto)):
+        has_sequences = any(argument._kind == "sequence_type" for argument in self._outputs.values())
+        for argument in (*self._inputs.values(), *self._outputs.values()):
+            if argument._kind != "tensor_type" and (argument.name in self._inputs or not has_sequences):
+                raise UnsupportedError(f"`{argument.name}` is a {argument.type}; expected a tensor")
+        if has_sequences or any(name in self._inputs for name in deciding_inputs(proto)):
             return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
         name = "a model" if isinstance(self._model, bytes) else Path(self._model).name
         with progress(f"Loading {name}, which is compiled at its first use …"):
@@ -294,7 +299,10 @@ class InferenceSession:
         if self._foreign is not None:
             return value
         wanted = numpy_dtype(argument._element)
-        array = np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else wanted)
+        try:
+            array = np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else wanted)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"The input {name} is no array of {wanted}: {error}") from error
         if array.dtype != wanted:
             got = _type_of(array)
             raise InvalidArgument(f"Unexpected input data type. Actual: ({got}) , expected: ({argument.type})")
@@ -437,4 +445,4 @@ def _type_of(array: np.ndarray) -> str:
     try:
         return tensor_type(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
     except (KeyError, ValueError):
-        return tensor_type(TensorProto.STRING)
+        return tensor_type(TensorProto.STRING) if array.dtype.kind in "OSU" else f"an array of {array.dtype}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, TypeProto, helper
 
 _NAMES = {
     TensorProto.FLOAT: "float",
@@ -23,6 +23,17 @@ _NAMES = {
 def tensor_type(element: int) -> str:
     """ONNX Runtime's name of a tensor's type: ``tensor(float)``."""
     return f"tensor({_NAMES.get(element) or TensorProto.DataType.Name(element).lower()})"
+
+
+def type_name(declared: TypeProto) -> str:
+    """The same of any type: ``seq(tensor(float))``, ``optional(tensor(int64))``, ``map(string,tensor(float))``."""
+    kind = declared.WhichOneof("value")
+    inner = getattr(declared, kind) if kind else declared.tensor_type
+    if kind == "map_type":
+        return f"map({_NAMES[inner.key_type]},{type_name(inner.value_type)})"
+    if kind in ("sequence_type", "optional_type"):
+        return f"{'seq' if kind == 'sequence_type' else 'optional'}({type_name(inner.elem_type)})"
+    return ("sparse_" if kind == "sparse_tensor_type" else "") + tensor_type(inner.elem_type)
 
 
 def numpy_dtype(element_type: Any) -> np.dtype:
@@ -113,6 +124,12 @@ class OrtValue:
             got, want = (f"{a.dtype.name}{list(a.shape)}" for a in (np_arr, self._array))
             raise RuntimeError(f"got an array {got} for a tensor {want}; expected the same dtype and shape")
         np.copyto(self._array, np_arr)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._array, dtype, copy=bool(copy)) if copy or dtype else self._array

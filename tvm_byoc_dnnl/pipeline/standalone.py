@@ -241,6 +241,8 @@ class _Program:
         return value
 
     def _made(self, ty: Any) -> Value | tuple[Value, ...]:
-        if is_a(ty, relax.TupleType):
-            return tuple(self._builder.new_value(field) for field in items(ty.fields))
-        return self._builder.new_value(ty)
+        fields = items(ty.fields) if is_a(ty, relax.TupleType) else [ty]
+        if not all(is_a(field, relax.TensorType) for field in fields):
+            raise Reject("a call gives back a tuple of tuples")
+        made = tuple(map(self._builder.new_value, fields))
+        return made if is_a(ty, relax.TupleType) else made[0]
