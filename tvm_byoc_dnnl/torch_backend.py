@@ -19,6 +19,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .api.compile import compile as compile_model
 from .core.errors import ByocError, InputError, UnsupportedError
+from .frontends.torch.importer import decomposed
+from .frontends.torch.writes import written
 from .runtime.runner import Runner
 
 
@@ -42,6 +44,9 @@ class Capture:
     weights, numbers, inputs : list of int
         The arguments that are parameters and buffers; those that are Python floats, such as the epsilon of a norm; and
         those that are other tensors. A program contains the values of the weights and the numbers.
+    written : list of int
+        The inputs that the graph writes, such as the caches of a model; `export` finds them, and its program has their
+        new values as results behind the others.
     compiled : list of bool
         For each result, whether the exported program computes it. PyTorch computes sizes, and views of an argument,
         which share its memory.
@@ -69,7 +74,9 @@ class Capture:
         self.weights = [i for i in tensors if _is_weight(places[i], examples[i])]
         self.numbers = [i for i in tensors if _is_number(places[i], examples[i])]
         self.inputs = [i for i in tensors if i not in self.weights and i not in self.numbers]
-        owners = {_memory(_value(places[i])) for i in tensors}
+        self.written: list[int] = []
+        self._owners = [_memory(_value(places[i])) if i in tensors else None for i in range(len(places))]
+        owners = set(self._owners)
         self._results = _results(graph_module.graph)
         self.compiled = [
             isinstance(_value(r), torch.Tensor) and _memory(_value(r)) not in owners for r in self._results
@@ -88,8 +95,29 @@ class Capture:
         Raises
         ------
         UnsupportedError
-            If PyTorch cannot export the graph.
+            If PyTorch cannot export the graph, or it writes to what other arguments or results share.
         """
+        program = self._exported(arguments)
+        if not self.written and any(map(_writes, program.graph.nodes)):
+            self._find_written(decomposed(program))
+            program = self._exported(arguments)
+        return program
+
+    def _find_written(self, program: torch.export.ExportedProgram) -> None:
+        """What is written is an input, also where PyTorch marks it as a constant address: its values change."""
+        places = dict(zip(program.graph_signature.user_inputs, self.inputs, strict=True))
+        places |= {f"weight_{i}": i for i in self.weights}
+        self.written = sorted(places[name] for name in written(program))
+        shared = [i for i in self.written if self._owners.count(self._owners[i]) > 1]
+        if shared or (self.written and not all(self.compiled)):
+            raise UnsupportedError(
+                f"the program writes to argument {(shared or self.written)[0]}, whose memory another argument or a "
+                "result may share"
+            )
+        self.weights = [i for i in self.weights if i not in self.written]
+        self.inputs = sorted({*self.inputs, *self.written})
+
+    def _exported(self, arguments: Sequence[Any]) -> torch.export.ExportedProgram:
         module = self._with_results(self.compiled)
         places = _placeholders(module.graph)
         with module.graph.inserting_before(places[-1].next):
@@ -147,6 +175,11 @@ def _placeholders(graph: fx.Graph) -> list[fx.Node]:
 def _results(graph: fx.Graph) -> list[Any]:
     (returned,) = graph.output_node().args
     return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether an operator changes an argument in place."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _value(result: Any) -> Any:
@@ -291,9 +324,10 @@ class _Model:
 
     def __init__(self, graph: Capture, options: dict[str, Any], arguments: Sequence[Any]) -> None:
         self._graph = graph
+        program = graph.export(arguments)  # which finds out what is no weight
         self._watch = Watch([arguments[i] for i in graph.weights])
         self._numbers = [arguments[i].item() for i in graph.numbers]
-        self._runner = Runner(compile_model(graph.export(arguments), **options))
+        self._runner = Runner(compile_model(program, **options))
         self._kept = self._stored_results(arguments)
 
     def fits(self, arguments: Sequence[Any]) -> bool:
@@ -302,7 +336,12 @@ class _Model:
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         results = self._run(arguments)
-        return tuple(_arranged(r, s, k) for r, s, k in zip(results, self._graph.strides, self._kept, strict=True))
+        count = len(self._graph.strides)
+        with torch.no_grad():
+            for i, value in zip(self._graph.written, results[count:], strict=True):
+                arguments[i].copy_(value)
+        found = zip(results[:count], self._graph.strides, self._kept[:count], strict=True)
+        return tuple(_arranged(result, strides, copies) for result, strides, copies in found)
 
     def _run(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         tensors = self._runner.tensors([plain(arguments[i]) for i in self._graph.inputs])

@@ -3,11 +3,13 @@
 import gc
 import logging
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tests.harness import assert_right
 from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.patterns.dnnl import library
 
@@ -135,21 +137,107 @@ def test_training_stays_with_pytorch_and_says_so(caplog):
     assert "stays with PyTorch" in caplog.text
 
 
-def test_a_write_to_a_buffer_is_not_left_out(caplog):
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(3))
+class Cache(nn.Module):
+    """A static cache: rows at places, the places so far, and what a query reads of it."""
 
-        def forward(self, x):
-            self.seen.add_(x)
-            return torch.relu(x)
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.product = nn.Linear(5, 5, bias=False)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("rows", torch.zeros(2, 3, 7, 5), persistent=False)
 
-    counter = Counter()
+    def forward(self, x, at):
+        self.rows.index_copy_(2, at, self.product(x))
+        self.seen.add_(at.shape[0])
+        return (x @ self.rows.transpose(2, 3)).softmax(-1) @ self.rows
+
+
+CALLS = [(torch.randn(2, 3, len(at), 5), torch.tensor(at)) for at in ([0, 1], [3, 6], [5, 0], [4])]
+
+
+def test_caches_are_written_in_place_and_compiled_once(monkeypatch):
+    eager, cache = Cache(), Cache()
+    run, made = compiled(cache), []
+    monkeypatch.setattr(backend, "compile_model", lambda *a, **k: made.append(1) or byoc.compile(*a, **k))
     with torch.no_grad():
-        compiled(counter, options={})(torch.ones(3))
-    assert (counter.seen == 1).all()
-    assert "stays with PyTorch: the program writes to" in caplog.text
+        for x, at in CALLS[:3]:
+            torch.testing.assert_close(run(x, at), eager(x, at))
+            torch.testing.assert_close(cache.rows, eager.rows)
+            assert cache.seen == eager.seen
+    assert len(made) == 1
+
+
+def test_an_exported_cache_is_an_input_and_a_result():
+    eager, any_size = Cache(), torch.export.Dim.AUTO
+    program = torch.export.export(Cache(), CALLS[0], dynamic_shapes=({2: any_size}, {0: any_size}))
+    run = byoc.Runner(byoc.compile(program))
+    assert [i.name for i in run.inputs] == ["x", "at", "b_seen", "b_rows"]
+    assert len(list(program.named_buffers())) == 2
+    state = [np.zeros((), "int64"), np.zeros((2, 3, 7, 5), "float32")]
+    with torch.no_grad():
+        for x, at in CALLS:
+            got, *state = run(x.numpy(), at.numpy(), *state)
+            for found, want in zip((got, *state), (eager(x, at), eager.seen, eager.rows), strict=True):
+                assert_right(np.asarray(found), want.numpy(), 1e-5)
+        with pytest.raises(InputError, match="out of range"):
+            run(CALLS[3][0].numpy(), np.array([7]), *state)
+
+
+def test_an_input_that_is_written_is_one_more_result():
+    def write(cache, row):
+        cache[1:3] = row
+        return cache.sum(1)
+
+    class Write(nn.Module):
+        forward = staticmethod(write)
+
+    cache, row = torch.ones(4, 5), torch.randn(5)
+    run = byoc.Runner(byoc.compile(torch.export.export(Write(), (cache.clone(), row))))
+    given = cache.numpy().copy()
+    total, written = run(given, row.numpy())
+    want = write(cache, row)
+    assert_right(np.asarray(total), want.numpy(), 1e-6)
+    assert_right(np.asarray(written), cache.numpy(), 0)
+    assert (given == 1).all()
+
+
+def test_a_written_argument_that_is_also_returned_stays_with_pytorch(caplog):
+    def grow(seen, x):
+        return seen.add_(x), torch.relu(x)
+
+    fast, seen = compiled(grow, options={}), torch.zeros(3)
+    with torch.no_grad(), caplog.at_level(logging.WARNING):
+        same, _ = fast(seen, torch.ones(3))
+    assert (seen == 1).all() and same.data_ptr() == seen.data_ptr()
+    assert "whose memory another argument or a result may share" in caplog.text
+
+
+T = torch.tensor
+
+
+@pytest.mark.parametrize(
+    ("dims", "indices", "of_values", "accumulate"),
+    [
+        ((5, 6), [T([1, -2])], (2, 6), False),
+        ((5, 6, 7), [None, T([1, 5, 0])], (5, 3, 7), False),
+        ((5, 6, 7), [None, T([1, 1, 0])], (3, 1), True),
+        ((5, 6, 7), [None, T([0, 5]), T([[1], [-2]])], (5, 2, 2), False),
+        ((5, 6, 7), [T([[0, -1], [2, 3]]), None, T([1, -1])], (2, 2, 6), False),
+        ((5, 6, 7), [T([0, 4]), T([-1, 3])], (7,), True),
+        ((5, 6, 7), [None, None, T([[0, 6]])], (5, 6, 1, 2), False),
+        ((5, 6), [T(3)], (6,), False),
+    ],
+    ids=["rows", "columns", "added", "beside each other", "apart", "first two", "matrix of places", "one row"],
+)
+def test_values_at_places(dims, indices, of_values, accumulate):
+    class Put(nn.Module):
+        def forward(self, x, values):
+            return torch.ops.aten.index_put(x, indices, values, accumulate)
+
+    x, values = torch.randn(dims), torch.randn(of_values)
+    (got,) = byoc.Runner(byoc.compile(torch.export.export(Put(), (x, values))))(x.numpy(), values.numpy())
+    assert_right(np.asarray(got), Put()(x, values).numpy(), 0)
 
 
 def test_dropout_in_training_is_not_left_out(caplog):

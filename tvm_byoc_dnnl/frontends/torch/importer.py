@@ -27,6 +27,8 @@ from ...ir.tvm_compat import analyzer, dtype_of, substitute, var_name
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
 from .recurrent import decompositions
+from .writes import CONVERTERS as WRITES
+from .writes import without_writes
 
 
 def solve_dims(func: relax.Function) -> relax.Function:
@@ -271,8 +273,7 @@ def import_torch(program: Any) -> tvm.IRModule:
 
     _refuse_random_results(program)
     try:
-        program = program.run_decompositions({**decompositions(program), **fused()})  # which turns writes into results
-        _refuse_writes(program)
+        program = without_writes(decomposed(program))
         mod = from_exported_program(
             program, keep_params_as_input=False, custom_convert_map=CONVERTERS, run_ep_decomposition=False
         )
@@ -287,14 +288,9 @@ def import_torch(program: Any) -> tvm.IRModule:
         ) from err
 
 
-def _refuse_writes(program: Any) -> None:
-    signature = program.graph_signature
-    written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
-    if written:
-        raise UnsupportedError(
-            f"the program writes to {written[0]}, as in training or in a cache; "
-            "export a model that only returns results"
-        )
+def decomposed(program: Any) -> Any:
+    """The program in the operators that are imported, in which a write is one more result."""
+    return program.run_decompositions({**decompositions(program), **fused()})
 
 
 def _refuse_random_results(program: Any) -> None:
@@ -361,6 +357,7 @@ CONVERTERS = {
     **PROMOTING,
     **QUANTISED,
     **RECURRENT,
+    **WRITES,
 }
 
 

@@ -1,0 +1,128 @@
+"""What a program writes, such as a static cache of keys and values: the new values are results of the model.
+
+Buffers that are written become inputs, too, so that a model keeps nothing from one call to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax
+
+from ...core.errors import UnsupportedError
+from ...ir.relax_utils import shape_dims
+from ...ir.tvm_compat import dtype_of
+
+_TRAINS = ("_native_batch_norm_legit.default", "_native_batch_norm_legit_functional.default")
+
+
+def written(program: Any) -> list[str]:
+    """The inputs and then the buffers that a decomposed program writes, in the order of their new values."""
+    signature = program.graph_signature
+    targets = {*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()}
+    if not targets:
+        return []
+    return [name for name in (*signature.user_inputs, *signature.buffers) if name in targets]
+
+
+def without_writes(program: Any) -> Any:
+    """A decomposed program as one that only returns results.
+
+    Behind its own inputs are the buffers that it writes; behind its own results, the new values of the inputs that it
+    writes, and of these buffers.
+    """
+    targets = written(program)
+    if not targets:
+        return program
+    if any(str(node.target).removeprefix("aten.") in _TRAINS for node in program.graph.nodes):
+        raise UnsupportedError(
+            f"the program writes to {targets[0]}, as in training; export it behind model.eval(), for inference"
+        )
+    from torch.export import ExportedProgram
+    from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec
+
+    own, behind = [], []
+    places = list(program.graph.find_nodes(op="placeholder"))
+    last = places[-1]
+    for spec, place in zip(program.graph_signature.input_specs, places, strict=True):
+        if spec.kind == InputKind.BUFFER and spec.target in targets:
+            last.append(place)
+            last = place
+            behind.append(InputSpec(InputKind.USER_INPUT, spec.arg, None))
+        else:
+            own.append(spec)
+    output = program.graph.output_node()
+    pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
+    pairs.sort(key=lambda pair: -1 if pair[0].kind == OutputKind.USER_OUTPUT else targets.index(pair[0].target))
+    output.args = (tuple(value for _, value in pairs),)
+    results = [OutputSpec(OutputKind.USER_OUTPUT, spec.arg, None) for spec, _ in pairs]
+    return ExportedProgram(
+        program.graph_module,
+        program.graph,
+        ExportGraphSignature([*own, *behind], results),
+        program.state_dict,
+        program.range_constraints,
+        program.module_call_graph,
+        constants={name: value for name, value in program.constants.items() if name not in targets},
+    )
+
+
+def _copy(node: Any, importer: Any) -> Any:
+    """The source in the type of what it replaces, which keeps its value: others may read it."""
+    replaced, source = importer.retrieve_args(node)[:2]
+    bb = importer.block_builder
+    if dtype_of(source.ty) != dtype_of(replaced.ty):
+        source = bb.emit(relax.op.astype(source, dtype_of(replaced.ty)))
+    return bb.emit(relax.op.broadcast_to(source, relax.ShapeExpr(shape_dims(replaced.ty) or [])))
+
+
+def _index_put(node: Any, importer: Any) -> Any:
+    """Values at places; TVM's own takes an index for each axis, or for the first ones, only."""
+    data, indices, values, *accumulate = importer.retrieve_args(node)
+    bb, dims = importer.block_builder, shape_dims(data.ty) or []
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    given = [indices[axis] for axis in axes]
+    if any("int" not in dtype_of(index.ty) for index in given):
+        return importer.create_convert_map()["index_put.default"](node)
+    reduction = "add" if accumulate and accumulate[0] else "update"
+
+    def emit(op: Callable[..., Any], x: Any, shape: Sequence[Any], *others: Any) -> Any:
+        return bb.emit(op(x, relax.ShapeExpr(list(shape)), *others))
+
+    def permuted(x: Any, order: Sequence[int]) -> Any:
+        return x if list(order) == sorted(order) else bb.emit(relax.op.permute_dims(x, list(order)))
+
+    places = _broadcast([shape_dims(index.ty) or [] for index in given])
+    others = [axis for axis in range(len(dims)) if axis not in axes]
+    is_apart = axes != list(range(axes[0], axes[-1] + 1))
+    before = 0 if is_apart else axes[0]  # the axes of the values in front of the places
+    sizes = [dims[axis] for axis in others]
+    values = emit(relax.op.broadcast_to, values, [*sizes[:before], *places, *sizes[before:]])
+    if len(axes) == len(places) == 1:
+        index = emit(relax.op.reshape, given[0], [*places, *[1] * (len(dims) - before - 1)])
+        index = emit(relax.op.broadcast_to, index, shape_dims(values.ty) or [])
+        return bb.emit(relax.op.scatter_elements(data, index, values, axis=before, reduction=reduction))
+    coordinates = []
+    for axis, index in zip(axes, given, strict=True):
+        from_end = bb.emit(relax.op.less(index, relax.const(0, dtype_of(index.ty))))
+        size = emit(relax.op.reshape, relax.op.shape_to_tensor(relax.ShapeExpr([dims[axis]])), [])
+        behind = bb.emit(relax.op.add(index, relax.op.astype(size, dtype_of(index.ty))))
+        index = bb.emit(relax.op.astype(relax.op.where(from_end, behind, index), "int64"))
+        coordinates.append(emit(relax.op.reshape, emit(relax.op.broadcast_to, index, places), [*places, 1]))
+    rank, order = len(places), [*axes, *others]
+    index = bb.emit(relax.op.concat(coordinates, axis=rank))
+    behind = before + rank
+    values = permuted(values, [*range(before, behind), *range(before), *range(behind, rank + len(others))])
+    found = bb.emit(relax.op.scatter_nd(permuted(data, order), index, values, reduction))
+    return permuted(found, [order.index(axis) for axis in range(len(dims))])
+
+
+def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
+    """The shape of tensors of these shapes together."""
+    rank = max(map(len, shapes))
+    columns = zip(*([1] * (rank - len(shape)) + list(shape) for shape in shapes), strict=True)
+    return [next((d for d in column if not (isinstance(d, int) and d == 1)), 1) for column in columns]
+
+
+CONVERTERS = {"copy.default": _copy, "index_put.default": _index_put}
