@@ -3,7 +3,7 @@
 import pytest
 from tvm import relax, tirx
 
-from tvm_byoc_dnnl.regions.cost import call_bytes, call_flops, is_view, type_bytes
+from tvm_byoc_dnnl.regions.cost import call_bytes, call_flops, type_bytes
 from tvm_byoc_dnnl.whole import operator
 
 
@@ -77,10 +77,3 @@ def test_bytes_of_a_type(ty, size):
 
 def test_bytes_of_a_call():
     assert call_bytes(normal(relax.op.matmul(var(2, 3), var(3, 4)))) == 4 * (6 + 12 + 8)
-
-
-def test_views():
-    assert is_view(normal(relax.op.reshape(var(4), (2, 2))))
-    assert is_view(normal(relax.op.astype(var(4), "float32")))
-    assert not is_view(normal(relax.op.astype(var(4), "float16")))
-    assert not is_view(normal(relax.op.permute_dims(var(4, 5))))

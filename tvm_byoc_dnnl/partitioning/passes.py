@@ -52,29 +52,21 @@ def PartitionGraph(
     UnsupportedError
         When the pass runs, with ``strict``: lists every call that failed, with the reason.
     """
-    return _PartitionGraph(policy, strict, dry_run)
 
-
-@tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
-class _PartitionGraph:
-    def __init__(self, policy: RegionPolicy | None, strict: bool, dry_run: bool) -> None:
-        self._policy = policy
-        self._strict = strict
-        self._dry_run = dry_run
-
-    def transform_module(self, mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        given = mod  # its options
-
+    @tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
+    def partition(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
-            if self._dry_run and ns.route.compiles:
+            if dry_run and ns.route.compiles:
                 return None
-            return ns.route.attempt(func, get_target_options(given, ns.name))
+            return ns.route.attempt(func, get_target_options(mod, ns.name))
 
         with stage("try"):
-            mod = partition_module(mod, attempt, self._policy)
-        if self._strict:
-            raise_failures(read_log(mod))
-        return mod
+            made = partition_module(mod, attempt, policy)
+        if strict:
+            raise_failures(read_log(made))
+        return made
+
+    return partition
 
 
 def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> tvm.IRModule:

@@ -89,7 +89,7 @@ def _append(file: BinaryIO, record: Mapping[str, Any]) -> None:
 
 
 def load(path: Path, key: str | None = None) -> tvm.runtime.Module:
-    """Check a library, as `check` does, and load what was checked.
+    """Check a library, and load what was checked; ``key`` is what it must have been made from.
 
     Raises
     ------
@@ -120,25 +120,13 @@ def _identity(about: os.stat_result) -> tuple[int, ...]:
     return about.st_dev, about.st_ino, about.st_size
 
 
-def check(path: Path, key: str | None = None) -> None:
+def _check(file: BinaryIO, path: Path, key: str | None) -> None:
     """Refuse a file that is not a complete ELF file, or whose record has another checksum.
 
     Mapping a truncated library ends the process with a bus error, and a damaged one computes wrong numbers. With
     ``key``, what it must have been made from, its weights are compared with their checksum, too, and a library without
     a record is refused.
-
-    Raises
-    ------
-    OSError
-        If there is no such file, or it is none.
-    ArtifactError
-        Saying which.
     """
-    with opened(path, follow=key is None) as file:
-        _check(file, path, key)
-
-
-def _check(file: BinaryIO, path: Path, key: str | None) -> None:
     refused = f"{path} is not a library that can be loaded: "
     header = file.read(64)
     if len(header) < 64 or header[:4] != b"\x7fELF":

@@ -225,14 +225,6 @@ def is_cheap(call: Any) -> bool:
     return name.removeprefix("relax.") in _NEXT_TO_NOTHING
 
 
-def is_view(call: Any) -> bool:
-    """Whether a call only renames existing data: a reshape, or a cast to the type that it has already."""
-    name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
-    if name == "relax.astype":
-        return dtype_of(call.args[0].ty) == dtype_of(call.ty)
-    return name.removeprefix("relax.") in _VIEWS.split()
-
-
 @dataclass(frozen=True)
 class Work:
     """The calls of a region and its neighbours; what is derived from them is computed when a policy asks for it.
