@@ -48,6 +48,17 @@ def failures(**options):
     return {case.name: case.detail for case in report.failures}
 
 
+def test_the_reason_why_a_pattern_refuses_its_example_is_said():
+    def check(group):
+        return byoc.Reject(f"a resize in {group.call.attrs.layout}")
+
+    byoc.register_namespace(VENDOR, layout="NHWC")
+    byoc.register_quantization(VENDOR, ["resize"], check=check)
+    byoc.register_target_hooks(VENDOR)
+    reason = "the pattern does not match its own example: a resize in NHWC"
+    assert failures(share=0.01)[f"{VENDOR}.quantized_resize: its example"] == reason
+
+
 def test_a_backend_is_asked_in_the_layout_that_it_wants():
     def predicate(attrs, args):
         return str(attrs.layout) == "NHWC" or byoc.Reject(f"layout {attrs.layout}")
@@ -98,6 +109,22 @@ def test_a_predicate_that_crashes_is_a_failure():
     byoc.register_annotate_compiler(VENDOR, "relax.abs", lambda attrs, args: attrs["none"] or True)
     byoc.register_target_hooks(VENDOR)
     assert "the predicate of 'kit_vendor' for relax.abs failed" in failures()["relax.abs: the example"]
+
+
+def test_what_a_device_has_no_room_for_is_kept_and_an_error_is_a_failure():
+    def fits(region):
+        results = len(region.ret_ty.fields) if isinstance(region.ret_ty, relax.TupleType) else 1
+        return results == 1 or byoc.Reject(f"{results} results; the device has one")
+
+    byoc.register_annotate_compiler(VENDOR, "relax.abs", float32_only)
+    byoc.register_target_hooks(VENDOR)
+    byoc.register_namespace(VENDOR, fits=fits)
+    report = run_conformance(VENDOR, only=["abs"], share=0.3)
+    assert report.ok, report.to_text()
+    details = {case.detail for case in report.cases if case.status == "kept"}
+    assert "fits: 2 results; the device has one" in details
+    byoc.register_namespace(VENDOR, fits=lambda region: region.nothing)
+    assert all("fits of 'kit_vendor': AttributeError" in detail for detail in failures(share=0.1).values())
 
 
 def test_accepting_what_cannot_be_compiled_is_a_failure():

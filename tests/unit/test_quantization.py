@@ -236,6 +236,36 @@ def test_a_codegen_and_fits_read_groups_by_any_handle():
             np.testing.assert_array_equal(group.weights.scales, 2.0 ** -np.arange(3.0, 7.0))
 
 
+@pytest.mark.native
+def test_an_input_says_what_the_call_of_its_group_passes():
+    x = relax.Var("x", relax.TensorType((2, 3), "int8"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for _ in range(2):  # two calls of one composite function, that read one variable twice each
+                real = builder.emit(R.dequantize(y, *scale(), out_dtype="float32"))
+                y = builder.emit(R.quantize(builder.emit(R.add(real, real)), *scale(), out_dtype="int8"))
+            result = builder.emit_output(y)
+        builder.emit_func_output(result)
+    found = []
+
+    def codegen(functions, _options, _names):
+        for region in functions:
+            calls = [(var, value) for var, value in byoc.bindings_of(region) if isinstance(value, relax.Call)]
+            found.append([[t.argument for t in byoc.quantized(value).inputs] for _, value in calls])
+            found.append([[region.params[0]] * 2, [calls[0][0]] * 2])
+        return [byoc.blob_module(VENDOR, str(f.attrs["global_symbol"]), b"", "") for f in functions]
+
+    byoc.register_quantization(VENDOR, ["add"])
+    byoc.register_codegen(VENDOR, codegen)
+    try:
+        byoc.partition(builder.get(), VENDOR, policy=byoc.RegionPolicy(), strict=True)
+    finally:
+        byoc.unregister_compiler(VENDOR)
+    assert found and found[0] == found[1]
+
+
 def test_what_is_not_quantised_is_an_error():
     x = relax.Var("x", relax.TensorType((2,), "float32"))
     with pytest.raises(byoc.InputError, match="is not quantised as far as can be seen"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class QuantizedTensor:
         One number, of shape (), or one for each place of ``axis``; None where they are no constants.
     axis : int or None
         The axis of ``tensor`` along which they differ, counted from 0.
+    argument : Expr
+        What the call of a composite function passes for ``tensor``, one of its parameters; else ``tensor`` itself.
     """
 
     tensor: Any
@@ -56,6 +58,7 @@ class QuantizedTensor:
     scales: np.ndarray | None
     zero_points: np.ndarray | None
     axis: int | None
+    argument: Any = None
 
     @property
     def is_symmetric(self) -> bool:
@@ -184,12 +187,21 @@ def quantized(call: Any, within: Any = None) -> QuantizedGroup | QuantizedTensor
     if isinstance(root, relax.Function):
         body = root.body
         root = body.body if isinstance(body, relax.SeqExpr) else body
+    passed: ByIdentity[Any] = ByIdentity()
     if isinstance(root, relax.Call) and isinstance(values.get(root.op), relax.Function):
-        values.update(zip(values[root.op].params, root.args))  # of this call, where others call the same function
+        passed.update(zip(values[root.op].params, root.args))
+        values.update(passed)  # of this call, where others call the same function
     root = _value(root, values)
+
+    def located(tensor: QuantizedTensor) -> QuantizedTensor:
+        return replace(tensor, argument=passed.get(tensor.tensor, tensor.tensor))
+
     if _is(root, _DEQUANTIZE):
-        return _tensor(root, values)
+        return located(_tensor(root, values))
     group = _group(root, values)
+    inputs = tuple(tensor and located(tensor) for tensor in group.inputs)
+    weights = next((new for old, new in zip(group.inputs, inputs) if old is group.weights), None)
+    group = replace(group, inputs=inputs, weights=weights)
     if group.output is None and not any(group.inputs):
         raise InputError(
             f"{root.op} is not quantised as far as can be seen: none of its operands is a dequantize and no quantize "

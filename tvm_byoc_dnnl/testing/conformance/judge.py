@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...core.ledger import read_log
+from ...core.ledger import MATCH, read_facts, read_log
 from ...core.verdict import Crash, Reject
 from ...ir.relax_utils import bindings_of, composite_of, op_calls
 from ...partitioning.annotate.passes import AnnotateExternalCompiler, places_taken
@@ -153,7 +153,7 @@ def judge(
         verdict, wrong, want = verdicts[case], verdicts[case].complaint, right.results[case]
         status, detail = KEPT, verdict.reason
         if case in got:
-            accepted = verdict.accepted or case in partition.matched
+            accepted = (verdict.accepted and case not in partition.unfit) or case in partition.matched
             status = TAKEN if accepted else KEPT
             wrong = wrong or partition.missed[case] or right.gap(case, got[case], tolerances)
             detail = detail or ("" if accepted else partition.why_kept(case))
@@ -243,6 +243,8 @@ class _Partition:
         Case → which accepted call, or pattern that has to match, is not in a region; ``""`` when all are.
     matched : set
         Cases about a pattern that it matches.
+    unfit : set
+        Cases of which ``fits`` has refused a call, with a reason of its own.
     """
 
     def __init__(self, ns: Namespace, cases: Mapping[Case, Any], compilers: Sequence[str]) -> None:
@@ -253,6 +255,9 @@ class _Partition:
         self._log: dict[str, list[str]] = {}
         for entry in read_log(self._mod):
             self._log.setdefault(entry.function, []).append(f"{entry.stage}: {entry.reason}")
+        broken = f"fits of {ns.name!r}"  # what did not say so by Reject
+        full = {e.function for e in read_log(self._mod) if e.stage == "fits" and not e.reason.startswith(broken)}
+        self.unfit = {case for case, name in self._names.items() if name in full}
         self._found = {c for c in cases if c.subject in {composite_of(f) for f in _callees(annotated, self._names[c])}}
         self.matched = {case for case in self._found if case.subject in self._composites(case)}
         self.missed = {case: self._why_missed(ns, case) for case in cases}
@@ -264,19 +269,22 @@ class _Partition:
 
     def why_kept(self, case: Case) -> str:
         """Why the pattern that a case is about is not taken."""
-        return "; ".join(self._log.get(self._names[case], ["the pattern does not match this graph"]))
+        return self._reasons(case, "the pattern does not match this graph")
 
-    def _reasons(self, case: Case) -> str:
-        """The entries of the log about the case's function."""
-        return "; ".join(self._log.get(self._names[case], ["no reason was given"]))
+    def _reasons(self, case: Case, otherwise: str = "no reason was given") -> str:
+        """The entries of the log about the case's function, each once."""
+        return "; ".join(dict.fromkeys(self._log.get(self._names[case], [otherwise])))
 
     def _why_missed(self, ns: Namespace, case: Case) -> str:
         if case.must_match and case not in self._found:
-            return f"the pattern does not match its own example: {self._reasons(case)}"
+            asked = AnnotateExternalCompiler(self._compilers, prepare=False)(module_of([case.asked]))
+            refusals = dict.fromkeys(fact.reason for fact in read_facts(asked) if fact.stage == MATCH)
+            return f"the pattern does not match its own example: {'; '.join(refusals) or self._reasons(case)}"
         calls = op_calls(self._mod[self._names[case]])
         left = [c for _, c in calls if c.op.name == case.subject and ask(ns, c) is None]
         lost = case in self._found - self.matched
-        return f"accepted, and still left with TVM: {self._reasons(case)}" if left or lost else ""
+        is_missed = case not in self.unfit and (left or lost)
+        return f"accepted, and still left with TVM: {self._reasons(case)}" if is_missed else ""
 
     def results(self, begin: Callable[[Case | None], None]) -> dict[Case, Outcome]:
         """The results by the strict pipeline: a call that it gives back was accepted and cannot be built."""

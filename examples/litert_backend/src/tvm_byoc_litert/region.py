@@ -82,19 +82,18 @@ class Writer:
 
     def composite(self, call: Any, function: relax.Function) -> Any:
         """The results of a call of a composite function, which other calls may share."""
-        around, self.known = self.known, dict(zip(function.params, map(self.value, call.args), strict=True))
-        self.bound = dict(byoc.bindings_of(function))
         name, result = byoc.composite_of(function).partition(".")[2], function.body.body
         if name.startswith("quantized_"):
-            made = self.group(byoc.quantized(call, within=self.region))
-        else:
-            made = self.with_bias(self.bound.get(result, result)) if name == BIAS else self.value(result)
+            return self.group(byoc.quantized(call, within=self.region))
+        around, self.known = self.known, dict(zip(function.params, map(self.value, call.args), strict=True))
+        self.bound = dict(byoc.bindings_of(function))
+        made = self.with_bias(self.bound.get(result, result)) if name == BIAS else self.value(result)
         self.known = around
         return made
 
     def group(self, group: Any) -> Value:
         """The result of a quantised group."""
-        return write(self.model, group, [self.value(t.tensor) for t in group.inputs if t is not group.weights])
+        return write(self.model, group, [self.value(t.argument) for t in group.inputs if t is not group.weights])
 
 
 #: the name of the pattern of a product with a bias
