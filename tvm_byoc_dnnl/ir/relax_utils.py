@@ -7,10 +7,11 @@ from itertools import chain, count
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from ..core.tvm_fast import ByIdentity, is_a, items
-from .tvm_compat import is_constant
+from .tvm_compat import analyzer, is_constant
 
 #: dims of shapes: reading them is slow, and the same shapes are asked for again and again
 _DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
@@ -212,6 +213,19 @@ def static_shape(ty: Any) -> tuple[int, ...] | None:
     """Shape of a tensor type when every dim is a number, else ``None``."""
     known = _dims(ty.shape)
     return known if known is not None and all(isinstance(d, int) for d in known) else None
+
+
+def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are surely equal; ``n + p`` is ``p + n``."""
+    if len(a) != len(b):
+        return False
+    return all(
+        x == y
+        if isinstance(x, int) and isinstance(y, int)
+        else tvm_ffi.structural_equal(x, y)
+        or (not isinstance(x, int) and not isinstance(y, int) and analyzer().can_prove_equal(x, y))
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def _dims(shape: Any) -> tuple[Any, ...] | None:

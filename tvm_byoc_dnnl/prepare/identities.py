@@ -21,8 +21,7 @@ import numpy as np
 from tvm import relax
 
 from ..core.tvm_fast import items
-from ..ir.relax_utils import with_attributes
-from .forms import equal_dims
+from ..ir.relax_utils import equal_dims, with_attributes
 from .rewrite import Rule, Rules, Scope
 
 VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")

@@ -22,9 +22,8 @@ from ..core.compilation import OverwritableWeights
 from ..core.ledger import FORM, Fact, with_facts
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..ir.constants import constant_numpy, make_constant, product_constant, scale_constant
-from ..ir.relax_utils import shape_dims, static_shape
+from ..ir.relax_utils import NESTED, equal_dims, shape_dims, static_shape, with_functions
 from ..ir.tvm_compat import dtype_of, is_constant, make_var, var_name, with_args
-from .forms import equal_dims, form_of, is_atom, is_compound, is_droppable, is_simple, kind_of, reads_of
 
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
@@ -34,6 +33,42 @@ _MAX_REWRITES = 64  # of one value: far more than the rules need; an endless loo
 
 
 _NOTHING: tuple[Any, str] = (None, "")
+
+
+def kind_of(value: Any) -> str:
+    """The key by which rules are found."""
+    if is_a(value, relax.Call):
+        return value.op.name if type(value.op) is tvm.ir.Op else ""
+    return type(value).__name__
+
+
+def is_atom(value: Any) -> bool:
+    """Whether a value may stand for a variable wherever that is read."""
+    return is_a(value, (relax.Var, relax.ShapeExpr)) or is_constant(value)
+
+
+def is_compound(value: Any) -> bool:
+    """Whether a value reads others, and has no scope of its own."""
+    return is_a(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
+
+
+def is_simple(value: Any) -> bool:
+    """Whether a bound value has no scope of its own (no branches, no local function)."""
+    return is_compound(value) or is_atom(value)
+
+
+def reads_of(value: Any) -> list[Any]:
+    """Variables that a value reads, once per occurrence."""
+    if is_a(value, relax.Var):
+        return [value]
+    if is_a(value, relax.Call):
+        callee = [value.op] if is_a(value.op, relax.Var) else []
+        return callee + [read for arg in items(value.args) for read in reads_of(arg)]
+    if is_a(value, relax.Tuple):
+        return [read for field in items(value.fields) for read in reads_of(field)]
+    if is_a(value, relax.TupleGetItem):
+        return reads_of(value.tuple_value)
+    return list(relax.analysis.free_vars(value)) if is_a(value, NESTED) else []
 
 
 class Scope:
@@ -63,7 +98,7 @@ class Scope:
 
     def value(self, expr: Any) -> Any:
         """The value of ``expr``: follows a variable to the expression that it is bound to."""
-        if form_of(expr) != "var":
+        if not is_a(expr, relax.Var):
             return expr
         return self._end.get(expr, (expr,))[0]
 
@@ -71,7 +106,7 @@ class Scope:
         """The call that ``expr`` is bound to, when its operator is one of ``ops``, else ``None``."""
         found = self._end.get(expr)
         if found is None:
-            found = _NOTHING if form_of(expr) == "var" else (expr, kind_of(expr))
+            found = _NOTHING if is_a(expr, relax.Var) else (expr, kind_of(expr))
         value, kind = found
         return value if kind in ops else None
 
@@ -149,7 +184,7 @@ class Scope:
 
         True means that replacing ``root`` makes all of them disappear.
         """
-        interior = {v for v in interior if form_of(v) == "var"}
+        interior = {v for v in interior if is_a(v, relax.Var)}
         inner: Counter[Any] = Counter()
         for value in [root, *(self._value[v] for v in interior)]:
             inner.update(v for v in reads_of(value) if v in interior)
@@ -205,7 +240,7 @@ class Scope:
         return None
 
     def _move_miss(self, old: Any, new: Any) -> None:
-        if form_of(old) == "var" and old in self._misses:
+        if is_a(old, relax.Var) and old in self._misses:
             self._misses[new] = self._misses.pop(old)
 
     def misses(self, function: str) -> list[Fact]:
@@ -230,10 +265,11 @@ class Scope:
         self._count(func.body.body)
         for _, bindings in reversed(given):
             for binding in reversed(bindings):
-                if self.uses(binding.var) or not is_droppable(binding):
-                    self._count(binding.value)
-                else:
+                is_local = type(binding) is relax.VarBinding and type(binding.var) is relax.DataflowVar
+                if is_local and is_simple(binding.value) and not self.uses(binding.var):
                     self._dead.add(binding.var)
+                else:
+                    self._count(binding.value)
         blocks = [(kind, self._block(kind, bindings)) for kind, bindings in given]
         if not self.changed:
             return func
@@ -251,7 +287,7 @@ class Scope:
     def _count(self, value: Any) -> None:
         reads = reads_of(value)
         self._use(reads)
-        if kind_of(value) == "relax.matmul" and form_of(weights := value.args[1]) == "var":
+        if kind_of(value) == "relax.matmul" and is_a(weights := value.args[1], relax.Var):
             self._weights[weights] = self._weights.get(weights, 0) + 1
         if not is_simple(value):
             self._pinned.update(reads)
@@ -331,16 +367,15 @@ class Scope:
 
     def _resolve(self, value: Any) -> Any:
         """``value`` with every variable replaced by its present replacement."""
-        form = form_of(value)
-        if form == "var":
+        if is_a(value, relax.Var):
             return self._alias.get(value, value)
-        if form == "call":
+        if is_a(value, relax.Call):
             args, changed = self._resolve_all(value.args)
             return self.with_args(value, *args) if changed else value
-        if form == "tuple":
+        if is_a(value, relax.Tuple):
             fields, changed = self._resolve_all(value.fields)
             return relax.Tuple(fields) if changed else value
-        if form == "item":
+        if is_a(value, relax.TupleGetItem):
             old = value.tuple_value
             new = self._resolve(old)
             return value if new is old else relax.TupleGetItem(new, value.index)
@@ -361,7 +396,7 @@ class Scope:
         kind = kind_of(value)
         self._ops.add(kind)
         self._value[var] = value
-        self._end[var] = self._end.get(value, (value, kind)) if form_of(value) == "var" else (value, kind)
+        self._end[var] = self._end.get(value, (value, kind)) if is_a(value, relax.Var) else (value, kind)
         self._out.append(relax.VarBinding(var, value))
 
     def _stand_for(self, var: Any, new: Any) -> None:
@@ -398,31 +433,13 @@ def rewrite_pass(
                     changed[gv] = new
                 misses += scope.misses(gv.name_hint)
         weights.constants.clear()  # the others may be freed from now on
-        module = _with_changed(with_facts(module, misses), changed)
+        module = with_facts(module, misses)
+        module = with_functions(module, changed) if changed else module
         return tidying(module) if tidy else module
 
     return tvm.transform.module_pass(sweep, opt_level=0, name=name)
 
 
-def _with_changed(module: tvm.IRModule, changed: Mapping[Any, relax.Function]) -> tvm.IRModule:
-    """The module with these functions, without PrimFuncs that the rules turned into operators."""
-    if not changed:
-        return module
-    functions = {gv: changed.get(gv, func) for gv, func in module.functions_items()}
-    swept = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
-    if len(functions) == 1:  # none that could be unused
-        return swept
-    unused = _called(module) - _called(swept)
-    kept = {gv: f for gv, f in functions.items() if gv not in unused or "global_symbol" in (f.attrs or {})}
-    return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos)
-
-
 def _is_backend_function(func: relax.Function) -> bool:
     """Whether a backend owns the function already."""
     return bool(func.attrs) and any(k in func.attrs for k in ("Codegen", "Composite", "Primitive"))
-
-
-def _called(module: tvm.IRModule) -> set[Any]:
-    """Functions that the module's Relax functions refer to."""
-    functions = (func for _, func in module.functions_items() if isinstance(func, relax.Function))
-    return {gv for func in functions for gv in relax.analysis.all_global_vars(func)}
