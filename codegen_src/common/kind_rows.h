@@ -289,6 +289,19 @@ KIND(Append, "append", 4, 4, "", "", {
     c.Need(expected[2] >= past[2], "an output of as many rows as the cache has, or more");
 })
 
+KIND(Rotary, "rotary", 3, 3, "alg", "halves neighbours", {
+  const Dims& src = c.In(0);
+  c.Need(src.size() == 4 && c.In(1).size() == 3, "a source of rank 4, and angles of rank 3");
+  const int64_t pairs = c.In(1)[2];
+  for (int i : {1, 2}) c.NeedBroadcast("cosines and sines", c.In(i), {src[0], src[2], pairs});
+  c.Need(c.In(1) == c.In(2), "as many cosines as sines");
+  c.Need(pairs < 0 || src[3] < 0 || 2 * pairs <= src[3], "heads of two columns for each pair");
+  for (int i = 0; i < c.OwnInputs(); ++i)
+    c.Need(c.InDType(i) == DType::kFloat32, "a source and angles float32");
+  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
+  c.NeedOut(src);
+})
+
 KIND(CachedAttention, "cached_attention", 4, 5, "scale window softcap", "", {
   const Dims& query = c.In(0);
   const Dims& key = c.In(1);

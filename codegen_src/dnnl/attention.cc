@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by a kernel of ours, which keeps the scores in the cache, or by two products and a
 // softmax: whichever costs less. Attention over a cache of keys and values is always the kernel.
+// And heads that turn by the angles of their positions before.
+#include <algorithm>
+
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_attention.h"
+#include "kernels/byoc_copy.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 constexpr Kernel kAttention = {"attention", "attention", byoc_attention};
+constexpr Kernel kRotary = {"rotary", "copy", byoc_rotary};
 
 constexpr int kBias = 3;  // the input
 
@@ -210,7 +215,33 @@ static void LowerCachedAttention(const NodeView& n) {
   EmitKernel(n, p);
 }
 
+/// A kernel that any CPU has.
+static void LowerRotary(const NodeView& n) {
+  const Dims& shape = n.OutShape();
+  const Dims& angles = n.Shape(1);
+  const MemoryDesc src = DenseRows(n, n.In(0)), dst = ResultLayout(n);
+  byoc_rotary_params p{};
+  p.batch = shape[0];
+  p.heads = shape[1];
+  p.rows = shape[2];
+  p.width = shape[3];
+  p.pairs = angles[2];
+  p.neighbours = n.a.alg == "neighbours" ? 1 : 0;
+  p.angles = angles[0] == 1 ? 0 : p.rows * p.pairs;
+  const Dims from = src.get_strides(), to = dst.get_strides();
+  std::copy_n(from.begin(), 3, p.src);
+  std::copy_n(to.begin(), 3, p.dst);
+  std::vector<int64_t> params;
+  Append(p, &params);
+  n.lowering.EmitKernel(kRotary, std::move(params),
+                        {{DNNL_ARG_SRC, n.In(0), src},
+                         n.AsDense(DNNL_ARG_SRC_1, 1),
+                         n.AsDense(DNNL_ARG_SRC_2, 2),
+                         {DNNL_ARG_DST, n.output, dst}});
+}
+
 const KindRow kAttentionRow = {nullptr, LowerAttention};
 const KindRow kCachedAttentionRow = {nullptr, LowerCachedAttention};
+const KindRow kRotaryRow = {nullptr, LowerRotary};
 
 }  // namespace tvm_byoc_dnnl

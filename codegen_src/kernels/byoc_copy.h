@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
    Kernels without vectors. They move elements of any dtype: rows into a cache, slices by their
    index, rows with room behind them, one element over and over. Or they change numbers one by one:
-   16 bits to float32 and back, bytes by a table, and weights that are nothing beside the others. */
+   columns that turn in pairs, 16 bits to float32 and back, bytes by a table, and weights that are
+   nothing beside the others. */
 #ifndef BYOC_COPY_H_
 #define BYOC_COPY_H_
 
@@ -69,6 +70,59 @@ BYOC_KERNEL(append, byoc_append_params,
                     BYOC_COPY_ALONE
                 ? 1
                 : threads)
+
+/* Heads whose columns turn in pairs: neighbours, or those of two halves. `src` and `dst`: what lies
+   between batches, heads and rows, in elements. */
+typedef struct __attribute__((may_alias)) byoc_rotary_params {
+  int64_t batch, heads, rows, width;
+  int64_t pairs; /* of a row, in its first columns; the rest is copied */
+  int64_t neighbours;
+  int64_t angles; /* between those of two batches; 0: all have the same */
+  int64_t src[3], dst[3];
+} byoc_rotary_params;
+
+BYOC_FUNCTION void byoc_rotary_row(const byoc_rotary_params* p, const float* x, const float* cos,
+                                   const float* sin, float* to) {
+  const int64_t n = p->pairs;
+  if (p->neighbours) {
+    BYOC_OMP(simd)
+    for (int64_t i = 0; i < n; ++i) {
+      const float first = x[2 * i], second = x[2 * i + 1];
+      to[2 * i] = first * cos[i] - second * sin[i];
+      to[2 * i + 1] = second * cos[i] + first * sin[i];
+    }
+  } else {
+    BYOC_OMP(simd)
+    for (int64_t i = 0; i < n; ++i) {
+      const float first = x[i], second = x[n + i];
+      to[i] = first * cos[i] - second * sin[i];
+      to[n + i] = second * cos[i] + first * sin[i];
+    }
+  }
+  memcpy(to + 2 * n, x + 2 * n, (size_t)(p->width - 2 * n) * 4);
+}
+
+BYOC_FUNCTION int byoc_rotary_on_thread(const int64_t* params, void* const* data, void* scratch,
+                                        int64_t part, int64_t parts) {
+  const byoc_rotary_params* p = (const byoc_rotary_params*)params;
+  const int64_t all = p->batch * p->rows;
+  (void)scratch;
+  for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
+    const int64_t batch = i / p->rows, row = i % p->rows;
+    const int64_t at = batch * p->angles + row * p->pairs;
+    const float* x = (const float*)data[0] + batch * p->src[0] + row * p->src[2];
+    float* to = (float*)data[3] + batch * p->dst[0] + row * p->dst[2];
+    for (int64_t h = 0; h < p->heads; ++h) {
+      byoc_rotary_row(p, x + h * p->src[1], (const float*)data[1] + at, (const float*)data[2] + at,
+                      to + h * p->dst[1]);
+    }
+  }
+  return BYOC_OK;
+}
+
+/* data: rows of heads; cosines and sines of each row, dense; the rows turned. */
+BYOC_KERNEL(rotary, byoc_rotary_params,
+            p->batch * p->heads * p->rows * p->width * 4 <= BYOC_COPY_ALONE ? 1 : threads)
 
 /* Slices of a tensor along one axis, each found by its index: its meaning along an axis of n
  * slices. */

@@ -14,6 +14,8 @@ its own.
 
 So Relax's own operators and what exporters write instead are one kind, and the engine chooses how to compute it. Heads
 of keys that are repeated for several heads of queries are read once.
+
+Rotary positions before it are one node.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ from .common import require_float
 from .views import VIEWS, divisor_of
 
 _OPS = ("relax.nn.attention", "relax.nn.attention_bias")
+#: the inputs of the first are x, positions, cosines and sines; those of the second x, cosines, sines and positions
+_ROTARY = ("onnx.com.microsoft.RotaryEmbedding", "onnx.RotaryEmbedding")
 
 
 @register_lowering("dnnl", list(_OPS))
@@ -97,6 +101,32 @@ def cached_attention(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
         softcap=float(attrs["softcap"]),
     )
     return (out, *caches)
+
+
+@register_lowering("dnnl", list(_ROTARY))
+def rotary(g: GraphBuilder, call: Any) -> Value:
+    """Heads whose columns turn in pairs by the angles of their positions."""
+    attrs = {"is_packed_batching": 0, "num_heads": 0, "interleaved": 0, **attributes_of(call)}
+    first, *others = inputs_of(call)
+    positions = others.pop(0 if call.op.name == _ROTARY[0] else 2) if len(others) > 2 else None
+    x, cos, sin = (g.value(a) for a in (first, *others[:2]))
+    require_float(call.op.name, x, cos, sin)
+    require(x.dtype == cos.dtype == sin.dtype == "float32", "heads or angles that are not float32")
+    require(not attrs["is_packed_batching"], "packed batches")
+    half, width = cos.shape[-1], x.shape[-1]
+    require(isinstance(half, int) and isinstance(width, int), "an open number of columns")
+    assert isinstance(half, int)
+    assert isinstance(width, int)
+    out = x
+    if x.ndim == 3:
+        heads = int(attrs["num_heads"]) or width // (2 * half)
+        x = g.permute(g.reshape(x, (*x.shape[:2], heads, width // heads)), (0, 2, 1, 3))
+    if positions is not None:
+        at = g.value(positions)
+        require(at.ndim == 2 and at.dtype == "int64", f"positions of shape {at.shape}, {at.dtype}")
+        cos, sin = (g.emit("gather", [t, at], (*at.shape, half), alg="checked", axis=0) for t in (cos, sin))
+    turned = g.emit("rotary", [x, cos, sin], x.shape, alg="neighbours" if attrs["interleaved"] else "halves")
+    return turned if out is x else g.reshape(g.permute(turned, (0, 2, 1, 3)), out.shape)
 
 
 def _width(query: Value) -> int:

@@ -295,6 +295,15 @@ def test_limits(generator: byoc.TextGenerator, changed: Callable[..., Path], cac
     assert (written(shorter, None), written(shorter, 5)) == (3, 5)
 
 
+def test_a_template_for_chats(generator: byoc.TextGenerator, changed: Callable[..., Path], cache: Path) -> None:
+    path = changed(lambda c: c["model"].update(bos_token_id=0))
+    text = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ eos_token }}"
+    (path / "chat_template.jinja").write_text(text)
+    template = byoc.TextGenerator(path, threads=1, cache_dir=cache).chat_template
+    assert template is not None and generator.chat_template is None
+    assert template.render([{"role": "user", "content": "the cat"}]) == "<begin>[user] the cat<end>"
+
+
 def test_closing_cancels(generator: byoc.TextGenerator) -> None:
     stream = generator.stream(PROMPT)
     assert next(stream)

@@ -390,6 +390,16 @@ def cached_attention(inputs: list, a: dict, shape: Any) -> np.ndarray:
     return shares / (shares.sum(-1, keepdims=True) + extra) @ value
 
 
+def rotary(inputs: list, a: dict, shape: Any) -> np.ndarray:
+    x, cos, sin = inputs
+    pairs, result = cos.shape[-1], x.copy()
+    step = 2 if a["alg"] == "neighbours" else 1
+    first, second = (slice(at, 2 * pairs if step == 2 else at + pairs, step) for at in (0, 1 if step == 2 else pairs))
+    turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)[:, None]
+    result[..., first], result[..., second] = turned.real, turned.imag
+    return result
+
+
 KINDS = {
     "convolution": convolution,
     "deconvolution": deconvolution,
@@ -420,4 +430,5 @@ KINDS = {
     "attention": attention,
     "cached_attention": cached_attention,
     "recurrent": recurrent,
+    "rotary": rotary,
 }

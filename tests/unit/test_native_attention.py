@@ -1,4 +1,4 @@
-"""The kind ``attention``: by the kernel and in steps, against NumPy in float64."""
+"""Attention, by the kernel and in steps, caches and rotary positions, against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -102,6 +102,49 @@ def test_a_cache_that_cannot_be(case):
     g.outputs = [g.node("append", [past, rows, *places], (3, 2, given.get("length", 6), 16))]
     with pytest.raises(GraphError, match=message):
         probe(g)
+
+
+ROTARY = {  # source, cosines; the emitted source, too
+    "one row": ((1, 9, 1, 64), (1, 1, 32), False),
+    "all columns turn": ((2, 3, 5, 22), (2, 5, 11), False),
+    "some columns turn": ((3, 2, 4, 13), (1, 4, 3), True),
+    "none turn": ((1, 2, 3, 5), (1, 3, 0), False),
+    "enough for several threads": ((2, 5, 67, 48), (1, 67, 24), False),
+    "no rows": ((1, 2, 0, 8), (1, 0, 4), False),
+}
+
+
+@pytest.mark.parametrize("alg", ["halves", "neighbours"])
+@pytest.mark.parametrize("case", ROTARY)
+def test_columns_turn_in_pairs(case, alg, tmp_path):
+    shape, angles, emitted = ROTARY[case]
+    batch, heads, rows, width = shape
+    g = GraphBuilder()
+    packed, cos, sin = g.input((batch, rows, heads + 1, width)), g.input(angles), g.input(angles)
+    own = g.node("slice", [packed], (batch, rows, heads, width), begin=[0, 0, 1, 0], steps=[1] * 4)
+    turned = g.node("rotary", [g.node("permute", [own], shape, axes=[0, 2, 1, 3]), cos, sin], shape, alg=alg)
+    g.outputs = [g.node("permute", [turned], (batch, rows, heads, width), axes=[0, 2, 1, 3])]
+    rng = np.random.default_rng(4)
+    arguments = [rng.standard_normal(of).astype("float32") for of in ((batch, rows, heads + 1, width), angles, angles)]
+    check(g, arguments, 1e-6)
+    assert rows == 0 or [node["impl"] for node in probe(g)["nodes"]] == ["view", "view", "rotary", "view"]
+    if emitted:
+        np.testing.assert_array_equal(run_emitted(g, arguments, tmp_path)[0], execute(g, arguments)[0])
+
+
+WRONG_ROTARY = {
+    "angles of another batch": ([(3, 2, 4, 8), (2, 4, 4), (2, 4, 4)], "cosines and sines"),
+    "more cosines than sines": ([(3, 2, 4, 8), (3, 4, 4), (1, 4, 4)], "as many cosines as sines"),
+    "more pairs than columns": ([(3, 2, 4, 7), (3, 4, 4), (3, 4, 4)], "two columns for each pair"),
+    "one head": ([(3, 4, 8), (3, 4, 4), (3, 4, 4)], "rank 4"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ROTARY)
+def test_positions_that_cannot_be(case):
+    shapes, message = WRONG_ROTARY[case]
+    with pytest.raises(GraphError, match=message):
+        probe(single("rotary", shapes, shapes[0], alg="halves")[0])
 
 
 def _masked(alg: str, keys: int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from os import PathLike
@@ -13,6 +14,7 @@ from ..core.errors import ArgumentTypeError, InputError, check_number
 from ..frontends import LastRow
 from ..frontends.gguf.file import SUFFIX as GGUF
 from ..runtime.runner import Runner
+from .chat import ChatTemplate
 from .conversation import Decoder
 from .folder import Folder
 from .gguf import from_gguf
@@ -60,6 +62,7 @@ class TextGenerator:
         check_number("conversations", conversations)
         is_file = isinstance(folder, (str, PathLike)) and Path(folder).suffix == GGUF
         self._folder = from_gguf(Path(folder)) if is_file else Folder.read(folder)
+        self._path = Path(folder)
         executable = compile(
             LastRow(self._folder.model, self._folder.outputs["logits"]),
             compiler,
@@ -72,6 +75,17 @@ class TextGenerator:
         )
         self._most = conversations
         self._turns = Turns(Decoder(self._folder, Runner(executable)), conversations)
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template for chats that lies beside the model, if there is one; ``render(messages)`` gives a prompt.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, or the package ``jinja2`` is not installed.
+        """
+        return ChatTemplate.read(self._path, self._folder)
 
     def generate(
         self,
@@ -91,8 +105,8 @@ class TextGenerator:
         Parameters
         ----------
         prompt : str or list of str
-            The text before, as it is: no template for chats is applied. Several prompts are answered together, each as
-            if it were alone.
+            The text before, as it is: `chat_template` writes it for a conversation. Several prompts are answered
+            together, each as if it were alone.
         max_new_tokens : int, optional
             By default as many as ``max_length`` of the folder leaves. The context length is a limit in any case.
         temperature, top_k, top_p : optional

@@ -92,6 +92,40 @@ ACCEPT = [
     ),
 ]
 
+
+def _rotary(name: str, *sizes: int, rank: int = 4, **attrs: Any) -> Any:
+    """Heads at positions in tables of 20 rows."""
+    batch, heads, rows, width, pairs = sizes
+    entry = operator("com.microsoft", "RotaryEmbedding")
+    assert entry is not None
+    at = np.random.default_rng(2).integers(0, 20, (batch, rows))
+    given = {"num_heads": heads, "rotary_embedding_dim": 2 * pairs, **attrs}
+
+    def function(x: Any, cos: Any, sin: Any) -> Any:
+        return entry.call([x, relax.const(at, "int64"), cos, sin], given, [True], "rotary")
+
+    def reference(x: Any, cos: Any, sin: Any) -> Any:
+        apart = x if rank == 4 else x.reshape(batch, rows, heads, width).swapaxes(1, 2)
+        made = apart.astype("float64")
+        a, b = np.arange(0, 2 * pairs, 2), np.arange(1, 2 * pairs, 2)
+        if not attrs.get("interleaved"):
+            a, b = np.arange(pairs), np.arange(pairs, 2 * pairs)
+        c, s = cos[at][:, None], sin[at][:, None]
+        made[..., a] = apart[..., a] * c - apart[..., b] * s
+        made[..., b] = apart[..., b] * c + apart[..., a] * s
+        return made if rank == 4 else made.swapaxes(1, 2).reshape(x.shape)
+
+    shape = (batch, heads, rows, width) if rank == 4 else (batch, rows, heads * width)
+    tables = [data(20, pairs, low=-1, high=1) for _ in range(2)]
+    return accept(name, function, data(*shape, low=-1, high=1), *tables, reference=reference)
+
+
+ACCEPT += [
+    _rotary("halves of heads", 2, 3, 5, 8, 4),
+    _rotary("neighbours, of some columns", 1, 2, 7, 13, 3, interleaved=1),
+    _rotary("heads side by side", 2, 3, 5, 8, 4, rank=3),
+]
+
 REFUSE = [
     refuse("float64", "dtype float64; expected float32", _call([2, 3], 1, 4), *_operands(2, 2, 1, 1, 4, 8, "float64")),
 ]

@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax, te, tirx
 
+from ....whole import operator as whole_operator
 from ..dim import Dim, Size, equal, expr_of, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
+from ..whole import emit_whole
 from .products import multiplied
 
 __all__ = [
-    *("Attended", "Mask", "arange", "attend", "columns", "joined", "number", "rotated", "split_heads"),
-    *("split_last", "total_of", "written"),
+    *("Attended", "Mask", "arange", "attend", "columns", "joined", "number", "split_heads", "split_last"),
+    *("total_of", "turned", "written"),
 ]
 
 R = relax.op
@@ -235,7 +237,7 @@ def written(e: Emit, past: Value | None, new: Value, start: Value, length: Size,
 _MS = "com.microsoft"
 
 
-def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
+def _rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
     """``x (B, S, N, H)`` turned by ``cos`` and ``sin (B or 1, S, R)``; columns behind the first ``2·R`` stay."""
     batch, length, heads, width = x.sizes
     half = cos.sizes[-1]
@@ -258,6 +260,21 @@ def rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> 
     elif 2 * half < width:
         parts.append(columns(e, x, 3, 2 * half, width))
     return parts[0] if len(parts) == 1 else e.concat(parts, 3)
+
+
+def turned(e: Emit, node: Node, x: Value, positions: Value, cos: Value, sin: Value) -> Value:
+    """``x (B, N, S, H)`` with the rows of the tables at ``positions (B, S)``; one call, for a node of attention."""
+    half, heads = cos.sizes[-1], x.sizes[1]
+    if isinstance(half, Dim):
+        raise e.refused(f"rotates {half} pairs of {x.sizes[-1]} columns; fix these open sizes")
+    interleaved = int(node.attr("rotary_interleaved", 0))
+    attrs = {"num_heads": heads, "rotary_embedding_dim": 2 * half, "interleaved": interleaved}
+    entry = whole_operator(_MS, "RotaryEmbedding")
+    assert entry is not None
+    made = Node("RotaryEmbedding", _MS, 1, node.name, [x, positions, cos, sin], attrs, (True,))
+    (out,) = emit_whole(e, made, entry)
+    assert out is not None
+    return out
 
 
 def _of_one_width(e: Emit, x: Value, cos: Value, sin: Value, heads: int, used: int) -> tuple[Value, Value, Value]:
@@ -313,8 +330,8 @@ def _by_rows(
     if positions is not None:
         cos, sin = (e.take(t, e.cast(positions, "int64"), axis=0) for t in (cos, sin))
     if x.rank == 4:
-        turned = rotated(e, e.transpose(x, [0, 2, 1, 3]), cos, sin, interleaved=bool(interleaved))
+        turned = _rotated(e, e.transpose(x, [0, 2, 1, 3]), cos, sin, interleaved=bool(interleaved))
         return e.transpose(turned, [0, 2, 1, 3])
     assert isinstance(heads, int)
     apart = e.reshape(x, [dims[0], dims[1], heads, dims[2] // heads])
-    return e.reshape(rotated(e, apart, cos, sin, interleaved=bool(interleaved)), dims)
+    return e.reshape(_rotated(e, apart, cos, sin, interleaved=bool(interleaved)), dims)

@@ -15,7 +15,7 @@ from ..dim import Dim, Size, equal
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
-from .attention_parts import Mask, arange, attend, joined, number, rotated, total_of
+from .attention_parts import Mask, arange, attend, joined, number, total_of, turned
 from .cached_attention import Cached, Rule, sees, shown_scores
 from .computed import computed
 
@@ -63,12 +63,12 @@ class _Call:
         self.lengths = e.cast(last, "int64") + e.const(1)
         self.start = self._start()
         self.position = self._plus_rows(self.start)  # (B, S), of each new row
+        query, key, self.value = (e.transpose(x, [0, 2, 1, 3]) for x in (query, key, value))
         if node.attr("do_rotary", 0):
-            cos, sin = (e.take(node.needed(i), self._angles(), axis=0) for i in (7, 8))
-            turn = bool(node.attr("rotary_interleaved", 0))
-            query, key = (rotated(e, x, cos, sin, interleaved=turn) for x in (query, key))
+            angles = self._angles(), node.needed(7), node.needed(8)
+            query, key = (turned(e, node, x, *angles) for x in (query, key))
         node.attr("rotary_interleaved")
-        self.query, self.key, self.value = (e.transpose(x, [0, 2, 1, 3]) for x in (query, key, value))
+        self.query, self.key = query, key
         self.keys, self.values = _Store(e, node, "k", 12), _Store(e, node, "v", 13)
         self.rule = Rule.of(node)
         self.past = (
