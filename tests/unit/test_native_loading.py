@@ -17,6 +17,7 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.core.errors import NativeLibraryError
 from tvm_byoc_dnnl.patterns.dnnl import library
+from tvm_byoc_dnnl.runtime import native
 
 MISSING = "{}: cannot open shared object file: No such file or directory"
 
@@ -67,6 +68,20 @@ def test_each_failure_has_its_cure(unloaded, monkeypatch, message, cure):
         assert part in str(error.value)
     assert attempts == ["libtvm_byoc_dnnl.so"]
     assert isinstance(error.value, ImportError)
+
+
+@pytest.mark.native
+def test_a_library_that_another_version_left():
+    with pytest.raises(
+        NativeLibraryError, match=r"libtvm_byoc_dnnl\.so has no function .*Newer.* another version.*make build"
+    ):
+        _native.function("tvm_byoc_dnnl.Newer")
+
+
+def test_a_runtime_that_another_version_left(monkeypatch):
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda _path: object())
+    with pytest.raises(NativeLibraryError, match=r"has no function tvm_byoc_abi; install the package again"):
+        native.Library(Path("libtvm_byoc_runtime.so"))
 
 
 @pytest.mark.parametrize(

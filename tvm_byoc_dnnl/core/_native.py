@@ -63,11 +63,23 @@ def available() -> bool:
 
 
 def function(name: str) -> Callable[..., Any]:
-    """A function of the native library by its registered name, e.g. ``"tvm_byoc_dnnl.Probe"``."""
+    """A function of the native library by its registered name, e.g. ``"tvm_byoc_dnnl.Probe"``.
+
+    Raises
+    ------
+    NativeLibraryError
+        If the library is missing or cannot be loaded, or has no such function: then it is of another build.
+    """
     import tvm_ffi
 
     load()
-    return tvm_ffi.get_global_func(name)
+    found = tvm_ffi.get_global_func(name, allow_missing=True)
+    if found is None:
+        raise NativeLibraryError(
+            f"{LIBRARY} has no function {name}, which this package calls: it was left by another version. "
+            "Reinstall the package (pip install --force-reinstall tvm-byoc-dnnl), or in a source tree: make build"
+        )
+    return found
 
 
 def checksum(tensor: Any) -> int:

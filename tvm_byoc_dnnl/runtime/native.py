@@ -75,7 +75,9 @@ class Library:
             ("run", c_int32, (model, tensors, c_size_t, tensors, c_size_t)),
             ("trim", None, ()),
         ):
-            function = getattr(self._library, f"tvm_byoc_{name}")
+            function = getattr(self._library, f"tvm_byoc_{name}", None)
+            if function is None:
+                raise NativeLibraryError(f"{path} has no function tvm_byoc_{name}; install the package again")
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
         if (abi := self.abi()) != _ABI:
