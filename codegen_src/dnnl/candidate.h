@@ -91,28 +91,15 @@ std::string FamilyOf(const Candidate& candidate, const Machine& machine);
 
 class Lowering;
 
-/// A kernel of ours for the operation of `primitive`: it has the layouts that are decided already,
-/// or no primitive (an empty `pd`) where oneDNN has none. Nothing if the kernel cannot compute it.
-using Offer = std::optional<Candidate> (*)(const Candidate& primitive, const Lowering& values);
+/// Kernels of ours for the operation of `primitive`: it has the layouts that are decided already,
+/// or no primitive (an empty `pd`) where oneDNN has none. Nothing if they cannot compute it.
+using Offer = std::vector<Candidate>(const Candidate& primitive, const Lowering& values);
 
-std::optional<Candidate> OfferDirect(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferGroups(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferLog(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values);
-std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values);
-
-/// A new kernel: its function above, and its name here.
-constexpr Offer kOffers[] = {OfferGroups,          OfferDirect,        OfferInteger,
-                             OfferIntegerWinograd, OfferLog,           OfferNormalize,
-                             OfferWinograd,        OfferSmallWinograd, OfferLateWinograd,
-                             OfferProduct,         OfferSplitWinograd, OfferSplit};
+/// A new kernel: its function, and its name here.
+Offer OfferGroups, OfferDirect, OfferInteger, OfferLog, OfferNormalize, OfferWinograd, OfferProduct,
+    OfferSplit;
+constexpr Offer* kOffers[] = {OfferGroups,    OfferDirect,   OfferInteger, OfferLog,
+                              OfferNormalize, OfferWinograd, OfferProduct, OfferSplit};
 
 /// Whether a convolution of images of this rank has too few channels or outputs for a product of
 /// matrices: in each of its groups, but it is not depthwise; or, for AVX2, of a picture.

@@ -149,14 +149,14 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
 /// The kernel of ours that costs least, less than `least`, which becomes its cost.
 std::optional<Candidate> Lowering::BestKernel(const Candidate& primitive, double* least) {
   std::optional<Candidate> best;
-  for (Offer offer : kOffers) {
-    std::optional<Candidate> candidate = offer(primitive, *this);
-    if (!candidate) continue;
-    CountBytes(&*candidate);
-    const double cost = CostHere(*candidate);
-    if (cost >= *least) continue;
-    best = std::move(candidate);
-    *least = cost;
+  for (Offer* offer : kOffers) {
+    for (Candidate& candidate : offer(primitive, *this)) {
+      CountBytes(&candidate);
+      const double cost = CostHere(candidate);
+      if (cost >= *least) continue;
+      best = std::move(candidate);
+      *least = cost;
+    }
   }
   return best;
 }

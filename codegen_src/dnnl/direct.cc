@@ -81,35 +81,32 @@ bool IsThin(const Dims& weights, size_t rank, const Machine& machine) {
   return few < least || (more <= 2 * least && !in_blocks);
 }
 
-std::optional<Candidate> OfferDirect(const Candidate& given, const Lowering& values) {
+std::vector<Candidate> OfferDirect(const Candidate& given, const Lowering& values) {
   Candidate primitive = given;
   OpDesc& op = primitive.op;
   if (op.kind != dnnl::primitive::kind::convolution || values.isa().Vectors() != BYOC_AVX2)
-    return std::nullopt;
+    return {};
   const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
   const std::optional<Shuffled> shuffled = Unshuffle(&op, values);
-  if (rank != kRank || !IsFast(shape, rank, values.machine(), shuffled.has_value()))
-    return std::nullopt;
-  const MemoryDesc weights = Dense(shape, DType::kFloat32);
-  std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kPresentPlanes);
-  if (!frame) return std::nullopt;
+  if (rank != kRank || !IsFast(shape, rank, values.machine(), shuffled.has_value())) return {};
+  std::optional<KernelFrame> frame =
+      FrameOf(primitive, values, Weights::kInOrder, Reads::kPresentPlanes);
+  if (!frame) return {};
 
-  byoc_direct_params p{ConvolutionOf(op, *frame, values.machine()),
-                       shuffled ? shuffled->group_size : 1};
+  byoc_direct_params p{frame->of, shuffled ? shuffled->group_size : 1};
   const bool is_picture = shape.size() == rank;
-  if (!SuitsVectors(p.of)) return std::nullopt;
-  if (is_picture && p.of.dst.lanes != p.of.outputs) return std::nullopt;  // oneDNN is as fast
+  if (!SuitsVectors(p.of)) return {};
+  if (is_picture && p.of.dst.lanes != p.of.outputs) return {};  // oneDNN is as fast
   MakeLongRows(&p.of, static_cast<int64_t>(values.machine().Limit("long_row")), &frame->post_ops);
-  KernelCall call = CallOf(kDirect, p, std::move(*frame), byoc_direct_scratch_bytes(&p));
-  call.packing = PackingOf(kDirectPack, p, byoc_direct_packed_bytes(&p));
-
-  Candidate candidate{op, {}, KernelImpl("direct", BYOC_AVX2), std::move(call), {}};
+  KernelCall call = CallOf(kDirect, p, *frame, byoc_direct_scratch_bytes(&p),
+                           PackingOf(kDirectPack, p, byoc_direct_packed_bytes(&p)));
   const auto pixels = static_cast<double>(p.of.images * p.of.out_height * p.of.out_width);
   const auto outputs = static_cast<double>(p.of.groups * byoc_direct_filled(&p.of));
-  candidate.work.products = pixels * outputs * static_cast<double>(byoc_taps(&p.of));
-  candidate.work.vectors = pixels * outputs / BYOC_DIRECT_LANES;
-  return candidate;
+  Work work;
+  work.products = pixels * outputs * static_cast<double>(byoc_taps(&p.of));
+  work.vectors = pixels * outputs / BYOC_DIRECT_LANES;
+  return {Candidate{op, {}, KernelImpl("direct", BYOC_AVX2), std::move(call), work}};
 }
 
 }  // namespace tvm_byoc_dnnl

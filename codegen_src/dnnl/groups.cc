@@ -50,26 +50,24 @@ Work WorkOf(const byoc_convolution& p) {
 
 }  // namespace
 
-std::optional<Candidate> OfferGroups(const Candidate& primitive, const Lowering& values) {
+std::vector<Candidate> OfferGroups(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  if (op.kind != dnnl::primitive::kind::convolution) return std::nullopt;
-  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
-  if (shape.size() != 5) return std::nullopt;
-  std::optional<KernelFrame> frame = FrameOf(primitive, values, Dense(shape, DType::kFloat32));
-  if (!frame) return std::nullopt;
+  if (op.kind != dnnl::primitive::kind::convolution ||
+      op.Find(DNNL_ARG_WEIGHTS)->md.get_ndims() != 5)
+    return {};
+  std::optional<KernelFrame> frame = FrameOf(primitive, values);
+  if (!frame) return {};
 
-  const byoc_convolution p = ConvolutionOf(op, *frame, values.machine());
+  const byoc_convolution& p = frame->of;
   const int64_t lanes = byoc_lanes(p.isa), together = byoc_groups_together(&p);
   if (!Suits(p, primitive, values.machine()) ||
       !IsPlain(p.src, p.groups * p.channels, together * p.channels, lanes) ||
       !IsPlain(p.dst, p.groups * p.outputs, together * p.outputs, lanes))
-    return std::nullopt;
-  KernelCall call = CallOf(kGroups, p, std::move(*frame), /*scratch_bytes=*/0);
-  call.packing = PackingOf(kGroupsPack, p, byoc_groups_packed_bytes(&p));
-
-  const bool is_depthwise = byoc_groups_is_depthwise(&p);
-  return Candidate{
-      op, {}, KernelImpl(is_depthwise ? "depthwise" : "groups", p.isa), std::move(call), WorkOf(p)};
+    return {};
+  KernelCall call = CallOf(kGroups, p, *frame, /*scratch_bytes=*/0,
+                           PackingOf(kGroupsPack, p, byoc_groups_packed_bytes(&p)));
+  const char* name = byoc_groups_is_depthwise(&p) ? "depthwise" : "groups";
+  return {Candidate{op, {}, KernelImpl(name, p.isa), std::move(call), WorkOf(p)}};
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -58,9 +58,10 @@ struct Geometry {
   byoc_integer_pack_params pack{};
 };
 
-/// A window of one pixel, as a product of matrices has it.
-void UseOnePixel(byoc_integer_params* p) {
-  p->kernel_h = p->kernel_w = p->stride_h = p->stride_w = p->dilation_h = p->dilation_w = 1;
+/// Where the pixels of an image lie whose channels are innermost.
+byoc_strides ChannelsLastStrides(const Dims& image) {
+  const int64_t row = image.back() * image[1];
+  return {ElementCount(image) / image[0], row, image[1], 0, image[1]};
 }
 
 std::optional<Geometry> DescribeMatmul(const OpDesc& op, const Lowering& values) {
@@ -86,16 +87,13 @@ std::optional<Geometry> DescribeMatmul(const OpDesc& op, const Lowering& values)
     if (own != matrices && own != 1) return std::nullopt;
   }
   const MatrixStrides from = *Stack(g.src), factor = *Stack(g.weights);
-  UseOnePixel(&g.p);
-  g.p.images = g.p.height = g.p.out_height = 1;
-  g.p.groups = matrices;
-  g.p.channels = of_src[rank - 1];
-  g.p.columns = columns;
-  g.p.width = g.p.out_width = rows;
-  g.p.src_pixel = from[1];
+  byoc_convolution* of = &g.p.of;
+  *of = ConvolutionOf(op, {rows, of_src[rank - 1]}, {rows, columns}, values.machine());
+  of->groups = matrices;
+  of->src.pixel = from[1];
+  of->dst = ChannelsLastStrides({1, columns, rows});
   g.p.src_group = from[0];
-  g.p.dst_pixel = columns;
-  g.p.dst_line = g.p.dst_group = rows * columns;
+  g.p.dst_group = rows * columns;
   g.p.across = matrices;
   g.pack.group_stride = factor[0];
   g.pack.channel_stride = factor[1];
@@ -118,35 +116,16 @@ std::optional<Geometry> DescribeConvolution(const OpDesc& op, const Lowering& va
   if (!IsStrided(g.weights)) g.weights = Dense(of_weights, values.dtype(weights.value));
   const Dims strides = g.weights.get_strides();
   const size_t first = of_weights.size() - rank;  // 1 behind an axis of groups
-  const bool is_flat = rank == 3;
-  g.p.images = in[0];
-  g.p.groups = first == 1 ? of_weights[0] : 1;
-  g.p.channels = of_weights[first + 1];
-  g.p.columns = of_weights[first];
-  g.p.height = is_flat ? 1 : in[2];
-  g.p.width = in[rank - 1];
-  g.p.out_height = is_flat ? 1 : out[2];
-  g.p.out_width = out[rank - 1];
-  g.p.kernel_h = is_flat ? 1 : of_weights[first + 2];
-  g.p.kernel_w = of_weights.back();
-  g.p.stride_h = is_flat ? 1 : op.strides[0];
-  g.p.stride_w = op.strides.back();
-  g.p.dilation_h = is_flat ? 1 : op.dilates[0] + 1;  // oneDNN counts the holes
-  g.p.dilation_w = op.dilates.back() + 1;
-  g.p.pad_top = is_flat ? 0 : op.pad_begin[0];
-  g.p.pad_left = op.pad_begin.back();
-  g.p.src_pixel = in[1];
-  g.p.src_row = in[1] * g.p.width;
-  g.p.src_image = g.p.src_row * g.p.height;
-  g.p.src_group = g.p.channels;
-  g.p.dst_pixel = out[1];
-  g.p.dst_line = g.p.out_width * out[1];
-  g.p.dst_group = g.p.next_column = g.p.columns;
-  g.p.across = g.p.groups;
+  g.p.of = ConvolutionOf(op, in, out, values.machine());
+  g.p.of.src = ChannelsLastStrides(in);
+  g.p.of.dst = ChannelsLastStrides(out);
+  g.p.src_group = g.p.of.channels;
+  g.p.dst_group = g.p.next_column = g.p.of.outputs;
+  g.p.across = g.p.of.groups;
   g.pack.group_stride = first == 1 ? strides[0] : 0;
   g.pack.column_stride = strides[first];
   g.pack.channel_stride = strides[first + 1];
-  g.pack.row_stride = is_flat ? 0 : strides[first + 2];
+  g.pack.row_stride = rank == 3 ? 0 : strides[first + 2];
   g.pack.pixel_stride = strides.back();
   return g;
 }
@@ -176,20 +155,16 @@ std::optional<Geometry> DescribeDeconvolution(const OpDesc& op, const Lowering& 
   if (!IsStrided(g.weights) || g.weights.get_strides()[2] != across * g.weights.get_strides()[3])
     g.weights = Dense(of_weights, values.dtype(weights.value));
   const Dims strides = g.weights.get_strides();
-  g.p.images = in[0];
-  g.p.groups = down * across;
-  g.p.channels = in[1];
-  g.p.columns = out[1];
-  g.p.height = g.p.out_height = in[2];
-  g.p.width = g.p.out_width = in[3];
-  UseOnePixel(&g.p);
-  g.p.src_pixel = in[1];
-  g.p.src_row = in[1] * in[3];
-  g.p.src_image = g.p.src_row * in[2];
+  byoc_convolution* of = &g.p.of;  // of one pixel each
+  *of = ConvolutionOf(op, in, out, values.machine());
+  of->groups = down * across;
+  of->out_height = in[2];
+  of->out_width = in[3];
+  of->kernel_height = of->kernel_width = of->stride_y = of->stride_x = 1;
+  of->src = ChannelsLastStrides(in);
+  of->dst = {0, down * out[3] * out[1], across * out[1], 0, out[1]};
   g.p.dst_group = out[1];
-  g.p.dst_pixel = across * out[1];
   g.p.dst_down = out[3] * out[1];
-  g.p.dst_line = down * g.p.dst_down;
   g.p.across = across;
   g.pack.group_stride = strides[3];
   g.pack.column_stride = strides[0];
@@ -210,7 +185,7 @@ std::optional<Geometry> Describe(const OpDesc& op, const Lowering& values) {
 
 /// Appends what scales the sums to the arguments, and notes its positions.
 void AddScalings(const OpDesc& op, const Lowering& values, std::vector<OpArg>* args,
-                 byoc_integer_params* p) {
+                 byoc_integer_places* at) {
   auto add = [&](int arg, int value, int64_t* position) {
     *position = -1;
     if (value < 0) return;
@@ -221,9 +196,9 @@ void AddScalings(const OpDesc& op, const Lowering& values, std::vector<OpArg>* a
     int arg;
     int64_t *scale, *zero;
   };
-  const Row rows[] = {{DNNL_ARG_SRC, &p->src_scale, &p->src_zero},
-                      {DNNL_ARG_WEIGHTS, &p->weights_scale, &p->weights_zero},
-                      {DNNL_ARG_DST, &p->dst_scale, &p->dst_zero}};
+  const Row rows[] = {{DNNL_ARG_SRC, &at->src_scale, &at->src_zero},
+                      {DNNL_ARG_WEIGHTS, &at->weights_scale, &at->weights_zero},
+                      {DNNL_ARG_DST, &at->dst_scale, &at->dst_zero}};
   for (const Row& row : rows) {
     *row.scale = *row.zero = -1;
     for (const ScalingDesc& s : op.scalings) {
@@ -231,8 +206,8 @@ void AddScalings(const OpDesc& op, const Lowering& values, std::vector<OpArg>* a
       add(DNNL_ARG_ATTR_SCALES | s.arg, s.scale, row.scale);
       add(DNNL_ARG_ATTR_ZERO_POINTS | s.arg, s.zero_point, row.zero);
       if (s.arg != DNNL_ARG_WEIGHTS) continue;
-      p->scales = s.scale < 0 ? 1 : ElementCount(values.shape(s.scale));
-      p->zeros = s.zero_point < 0 ? 1 : ElementCount(values.shape(s.zero_point));
+      at->scales = s.scale < 0 ? 1 : ElementCount(values.shape(s.scale));
+      at->zeros = s.zero_point < 0 ? 1 : ElementCount(values.shape(s.zero_point));
     }
   }
 }
@@ -270,17 +245,16 @@ std::optional<std::vector<byoc_post_op>> AddPostOps(const OpDesc& op, const Lowe
 /// Whether tiles of Winograd's algorithm compute it: the sums, four times as large there, must fit.
 bool SuitsTiles(const byoc_integer_params& p) {
   constexpr int64_t kLeastChannels = 16, kMostChannels = 900;
-  return p.kernel_h == 3 && p.kernel_w == 3 && p.stride_h == 1 && p.stride_w == 1 &&
-         p.dilation_h == 1 && p.dilation_w == 1 && p.groups == 1 && p.weights_zero < 0 &&
-         p.channels >= kLeastChannels && p.channels <= kMostChannels;
+  return p.of.kernel_height == 3 && p.of.kernel_width == 3 && p.of.stride_y == 1 &&
+         p.of.stride_x == 1 && p.of.dilation_y == 1 && p.of.dilation_x == 1 && p.of.groups == 1 &&
+         p.at.weights_zero < 0 && p.of.channels >= kLeastChannels && p.of.channels <= kMostChannels;
 }
 
 Work WorkOf(const byoc_integer_params& p) {
-  const int64_t panel = byoc_integer_panel(p.isa), lanes = panel / 2;
-  const bool is_depthwise = byoc_is_depthwise(p.groups, p.channels, p.columns);
-  const int64_t columns = is_depthwise ? 1 : byoc_round_up(p.columns, panel);
+  const int64_t panel = byoc_integer_panel(p.of.isa), lanes = panel / 2;
+  const int64_t columns = byoc_is_depthwise(&p.of) ? 1 : byoc_round_up(p.of.outputs, panel);
   const int64_t rows = p.is_winograd ? BYOC_INTEGER_POINTS * byoc_integer_tiles(&p)
-                                     : p.images * p.out_height * p.out_width * p.groups;
+                                     : p.of.images * p.of.out_height * p.of.out_width * p.of.groups;
   const int64_t depth = byoc_integer_depth(&p);
   Work work;
   work.products = static_cast<double>(rows) * static_cast<double>(columns * depth);
@@ -290,23 +264,10 @@ Work WorkOf(const byoc_integer_params& p) {
   return work;
 }
 
-/// Describes the weights to pack; `Describe` has set where they lie.
-void SetPack(const byoc_integer_params& p, bool is_signed, byoc_integer_pack_params* pack) {
-  pack->isa = p.isa;
-  pack->groups = p.groups;
-  pack->channels = p.channels;
-  pack->columns = p.columns;
-  pack->kernel_h = p.kernel_h;
-  pack->kernel_w = p.kernel_w;
-  pack->is_winograd = p.is_winograd;
-  pack->is_signed = is_signed;
-}
-
 std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& values,
                                    bool is_winograd) {
   const OpDesc& op = primitive.op;
-  const std::optional<byoc_isa> isa = values.isa().Vectors();
-  if (!isa || !Suits(op, values)) return std::nullopt;
+  if (!values.isa().Vectors() || !Suits(op, values)) return std::nullopt;
   std::optional<Geometry> g = Describe(op, values);
   if (!g) return std::nullopt;
   byoc_integer_params& p = g->p;
@@ -314,57 +275,57 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   KernelCall call;
   call.args = {{DNNL_ARG_SRC, op.Find(DNNL_ARG_SRC)->value, g->src},
                {DNNL_ARG_WEIGHTS, op.Find(DNNL_ARG_WEIGHTS)->value, g->weights}};
-  p.bias = -1;
+  p.at.bias = -1;
   if (const OpArg* bias = op.Find(DNNL_ARG_BIAS)) {
     const Dims& dims = values.shape(bias->value);
-    const int64_t columns = p.columns + (p.groups - 1) * p.next_column;
+    const int64_t columns = p.of.outputs + (p.of.groups - 1) * p.next_column;
     if (ElementCount(dims) != columns) return std::nullopt;
-    p.bias = static_cast<int64_t>(call.args.size());
+    p.of.has_bias = 1;
+    p.at.bias = static_cast<int64_t>(call.args.size());
     call.args.push_back({DNNL_ARG_BIAS, bias->value, Dense(dims, DType::kFloat32)});
   }
-  AddScalings(op, values, &call.args, &p);
+  AddScalings(op, values, &call.args, &p.at);
   const auto post_ops = AddPostOps(op, values, g->dst, &call.args);
   if (!post_ops) return std::nullopt;
-  p.result = static_cast<int64_t>(call.args.size());
+  p.at.result = static_cast<int64_t>(call.args.size());
   call.args.push_back({DNNL_ARG_DST, dst.value, g->dst});
 
-  const bool is_depthwise = byoc_is_depthwise(p.groups, p.channels, p.columns);
-  if (is_depthwise && (op.kind == PrimitiveKind::matmul || p.weights_zero >= 0 ||
-                       p.kernel_h * p.kernel_w > static_cast<int64_t>(BYOC_INTEGER_TAPS))) {
+  const bool is_depthwise = byoc_is_depthwise(&p.of);
+  if (is_depthwise && (op.kind == PrimitiveKind::matmul || p.at.weights_zero >= 0 ||
+                       byoc_taps(&p.of) > static_cast<int64_t>(BYOC_INTEGER_TAPS))) {
     return std::nullopt;
   }
   if (is_winograd && !SuitsTiles(p)) return std::nullopt;
   p.is_winograd = is_winograd;
-  p.isa = *isa;
   p.src_dtype = *KernelDType(values.dtype(call.args[0].value));
   p.dst_dtype = *KernelDType(values.dtype(dst.value));
   p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)
                         : byoc_integer_block(&p, values.machine().cache_bytes);
-  p.post_ops = static_cast<int64_t>(post_ops->size());
-  p.threads = values.machine().threads;
+  p.of.post_ops = static_cast<int64_t>(post_ops->size());
   call.kernel = &kInteger;
   Append(p, &call.params);
   for (const byoc_post_op& post_op : *post_ops) Append(post_op, &call.params);
-  call.scratch_bytes = p.threads * byoc_integer_thread_bytes(&p);
+  call.scratch_bytes = p.of.threads * byoc_integer_thread_bytes(&p);
 
-  const bool is_signed = values.dtype(call.args[1].value) == DType::kInt8;
-  SetPack(p, is_signed, &g->pack);
-  call.packing = PackingOf(kIntegerPack, g->pack, byoc_integer_packed_bytes(&g->pack));
-
-  Candidate candidate{
-      op, {}, KernelImpl(is_winograd ? "integer_winograd" : "integer", p.isa), std::move(call), {}};
-  candidate.work = WorkOf(p);
-  return candidate;
+  g->pack.product = p;
+  g->pack.is_signed = values.dtype(call.args[1].value) == DType::kInt8;
+  call.packing = PackingOf(kIntegerPack, g->pack, byoc_integer_packed_bytes(&p));
+  return Candidate{op,
+                   {},
+                   KernelImpl(is_winograd ? "integer_winograd" : "integer", p.of.isa),
+                   std::move(call),
+                   WorkOf(p)};
 }
 
 }  // namespace
 
-std::optional<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values) {
-  return OfferForm(primitive, values, /*is_winograd=*/false);
-}
-
-std::optional<Candidate> OfferIntegerWinograd(const Candidate& primitive, const Lowering& values) {
-  return OfferForm(primitive, values, /*is_winograd=*/true);
+std::vector<Candidate> OfferInteger(const Candidate& primitive, const Lowering& values) {
+  std::vector<Candidate> offered;
+  for (bool is_winograd : {false, true}) {
+    if (auto candidate = OfferForm(primitive, values, is_winograd))
+      offered.push_back(std::move(*candidate));
+  }
+  return offered;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -141,7 +141,7 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
 }
 
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   const MemoryDesc& weights, Reads reads) {
+                                   Weights weights, Reads reads) {
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = values.isa().Vectors();
   const bool suits = primitive.pd && isa && op.scalings.empty() &&
@@ -151,20 +151,16 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
                        return values.dtype(arg.value) == DType::kFloat32;
                      });
   if (!suits) return std::nullopt;
-  KernelFrame frame;
-  frame.isa = *isa;
   const int64_t lanes = byoc_lanes(*isa);
-  frame.src = primitive.pd.Arg(DNNL_ARG_SRC);
-  frame.dst = primitive.pd.Arg(DNNL_ARG_DST);
+  MemoryDesc of_src = primitive.pd.Arg(DNNL_ARG_SRC), of_dst = primitive.pd.Arg(DNNL_ARG_DST);
   const OpArg& src = *op.Find(DNNL_ARG_SRC);
   const OpArg& dst = *op.Find(DNNL_ARG_DST);
   const bool sums = std::any_of(op.post_ops.begin(), op.post_ops.end(), [](const PostOpDesc& p) {
     return p.kind == PostOpDesc::Kind::kSum;  // over the memory of its operand
   });
   const std::optional<View> slice = values.SliceOfConcat(dst.value);
-  if (slice && !sums &&
-      SameLayout(frame.dst, ChannelsLast(values.shape(dst.value), DType::kFloat32)))
-    frame.dst = slice->md;
+  if (slice && !sums && SameLayout(of_dst, ChannelsLast(values.shape(dst.value), DType::kFloat32)))
+    of_dst = slice->md;
   const auto strides_of_src = [&](const MemoryDesc& md) {
     const bool as_planes = reads == Reads::kPlanes || reads == Reads::kPresentPlanes;
     const std::optional<byoc_strides> strides = StridesOf(md, lanes);
@@ -172,52 +168,64 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   };
   const bool as_present = reads == Reads::kAsPresent || reads == Reads::kPresentPlanes;
   if (as_present && IsAny(src.md) && strides_of_src(values.Layout(src.value)))
-    frame.src = values.Layout(src.value);
-  const std::optional<byoc_strides> src_strides = strides_of_src(frame.src);
-  const std::optional<byoc_strides> dst_strides = StridesOf(frame.dst, lanes);
+    of_src = values.Layout(src.value);
+  const std::optional<byoc_strides> src_strides = strides_of_src(of_src);
+  const std::optional<byoc_strides> dst_strides = StridesOf(of_dst, lanes);
   if (!src_strides || !dst_strides) return std::nullopt;
-  frame.src_strides = *src_strides;
-  frame.dst_strides = *dst_strides;
+  KernelFrame frame;
+  frame.of = ConvolutionOf(op, of_src.get_dims(), of_dst.get_dims(), values.machine());
+  frame.of.src = *src_strides;
+  frame.of.dst = *dst_strides;
+  frame.of.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
+  frame.of.post_ops = static_cast<int64_t>(op.post_ops.size());
+  const OpArg& factor = *op.Find(DNNL_ARG_WEIGHTS);
+  frame.weights = values.Layout(factor.value);
+  if (weights == Weights::kInOrder || !IsStrided(frame.weights))
+    frame.weights = Dense(factor.md.get_dims(), DType::kFloat32);
 
   for (const OpArg& arg : op.args) {
     if (arg.arg == DNNL_ARG_DST) continue;
     frame.args.push_back({arg.arg, arg.value,
-                          arg.arg == DNNL_ARG_SRC ? frame.src
+                          arg.arg == DNNL_ARG_SRC ? of_src
                           : arg.arg == DNNL_ARG_WEIGHTS
-                              ? weights
+                              ? frame.weights
                               : Dense(arg.md.get_dims(), DType::kFloat32)});
   }
   std::vector<MemoryDesc> operands(op.post_ops.size());
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (op.post_ops[i].kind == PostOpDesc::Kind::kSum) operands[i] = frame.dst;
+    if (op.post_ops[i].kind == PostOpDesc::Kind::kSum) operands[i] = of_dst;
     if (op.post_ops[i].kind == PostOpDesc::Kind::kBinary)
       operands[i] = primitive.pd.Arg(PostOpArg(i));
   }
-  auto post_ops = DescribePostOps(op.post_ops, operands, frame.dst, lanes, &frame.args);
+  auto post_ops = DescribePostOps(op.post_ops, operands, of_dst, lanes, &frame.args);
   if (!post_ops) return std::nullopt;
   frame.post_ops = std::move(*post_ops);
-  frame.args.push_back({DNNL_ARG_DST, dst.value, frame.dst});
+  frame.args.push_back({DNNL_ARG_DST, dst.value, of_dst});
   return frame;
 }
 
-byoc_convolution ConvolutionOf(const OpDesc& op, const KernelFrame& frame, const Machine& machine) {
-  Dims in = frame.src.get_dims(), out = frame.dst.get_dims();
-  Dims weights = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
+byoc_convolution ConvolutionOf(const OpDesc& op, const Dims& src, const Dims& dst,
+                               const Machine& machine) {
+  Dims in = src, out = dst, weights = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
   byoc_convolution c{};
-  c.isa = frame.isa;
+  c.isa = machine.isa.Vectors().value_or(static_cast<byoc_isa>(0));
   c.threads = machine.threads;
   c.stride_y = c.stride_x = c.dilation_y = c.dilation_x = 1;
-  if (op.kind == dnnl::primitive::kind::convolution) {
-    c.pad_top = op.pad_begin[0];
-    c.pad_left = op.pad_begin[1];
-    c.stride_y = op.strides[0];
-    c.stride_x = op.strides[1];
-    c.dilation_y = op.dilates[0] + 1;  // oneDNN counts the holes
-    c.dilation_x = op.dilates[1] + 1;
+  if (op.kind == dnnl::primitive::kind::matmul) {
+    in = {1, src[1], 1, src[0]};
+    out = {1, dst[1], 1, dst[0]};
+    weights = {dst[1], src[1], 1, 1};
   } else {
-    in = {1, in[1], 1, in[0]};
-    out = {1, out[1], 1, out[0]};
-    weights = {out[1], in[1], 1, 1};
+    c.pad_left = op.pad_begin.back();
+    c.stride_x = op.strides.back();
+    c.dilation_x = op.dilates.back() + 1;  // oneDNN counts the holes
+    if (src.size() == 3) {
+      for (Dims* dims : {&in, &out, &weights}) dims->insert(dims->end() - 1, 1);
+    } else {
+      c.pad_top = op.pad_begin[0];
+      c.stride_y = op.strides[0];
+      c.dilation_y = op.dilates[0] + 1;
+    }
   }
   c.groups = weights.size() > in.size() ? weights[0] : 1;
   c.images = in[0];
@@ -229,10 +237,6 @@ byoc_convolution ConvolutionOf(const OpDesc& op, const KernelFrame& frame, const
   c.out_width = out[3];
   c.kernel_height = weights[weights.size() - 2];
   c.kernel_width = weights.back();
-  c.src = frame.src_strides;
-  c.dst = frame.dst_strides;
-  c.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
-  c.post_ops = static_cast<int64_t>(frame.post_ops.size());
   return c;
 }
 

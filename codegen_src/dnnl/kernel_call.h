@@ -42,22 +42,24 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
                                                          const MemoryDesc& dst, int64_t lanes,
                                                          std::vector<OpArg>* args);
 
-/// The arguments that all kernels take that compute in float32, with constant weights, in the place
-/// of a primitive.
+/// What all kernels have that compute in float32, with constant weights, in the place of a
+/// primitive.
 struct KernelFrame {
-  byoc_isa isa = BYOC_AVX2;
-  MemoryDesc src, dst;
-  byoc_strides src_strides{}, dst_strides{};
+  byoc_convolution of{};
+  MemoryDesc weights;
   std::vector<OpArg> args;  // as of KernelCall
   std::vector<byoc_post_op> post_ops;
 };
 
-/// Nothing where no such kernel can take the place of the primitive. `weights`: their layout; the
-/// layouts of all other arguments are those of the primitive, but for a source that the kernel
-/// `reads` in the layout that it has, or whose channels are images of their own, or both.
+/// Nothing where no such kernel can take the place of the primitive. Weights are read in the order
+/// of their axes, or in any other if there are no blocks; all other arguments in the layouts of the
+/// primitive, but for a source that the kernel `reads` in the layout that it has, or whose channels
+/// are images of their own, or both.
+enum class Weights { kInOrder, kInAnyOrder };
 enum class Reads { kAsPrimitive, kAsPresent, kPlanes, kPresentPlanes };
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   const MemoryDesc& weights, Reads reads = Reads::kAsPrimitive);
+                                   Weights weights = Weights::kInOrder,
+                                   Reads reads = Reads::kAsPrimitive);
 
 /// Whether all strides, dilations or paddings are this one.
 inline bool AllAre(int64_t value, const Dims& dims) {
@@ -84,19 +86,22 @@ KernelCall::Packing PackingOf(const Kernel& kernel, const T& params, size_t byte
 /// A call of a kernel with its parameters, the post-ops behind them, and the arguments of the
 /// frame.
 template <typename T>
-KernelCall CallOf(const Kernel& kernel, const T& params, KernelFrame frame, size_t scratch_bytes) {
+KernelCall CallOf(const Kernel& kernel, const T& params, const KernelFrame& frame,
+                  size_t scratch_bytes, KernelCall::Packing packing) {
   KernelCall call;
   call.kernel = &kernel;
-  call.args = std::move(frame.args);
+  call.args = frame.args;
   Append(params, &call.params);
   for (const byoc_post_op& post_op : frame.post_ops) Append(post_op, &call.params);
   call.scratch_bytes = static_cast<int64_t>(scratch_bytes);
+  call.packing = std::move(packing);
   return call;
 }
 
-/// The convolution of images that a primitive computes; a product of matrices is one of 1x1, of an
-/// image of one row.
-byoc_convolution ConvolutionOf(const OpDesc& op, const KernelFrame& frame, const Machine& machine);
+/// The convolution of images that a primitive computes, without the places of their numbers. A
+/// convolution of rows is one of images of one row; a product of matrices is one of 1x1 of such.
+byoc_convolution ConvolutionOf(const OpDesc& op, const Dims& src, const Dims& dst,
+                               const Machine& machine);
 
 }  // namespace tvm_byoc_dnnl
 

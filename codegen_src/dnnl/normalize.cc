@@ -56,12 +56,12 @@ std::optional<byoc_row_form> FormOf(const OpDesc& op, const Lowering& values) {
 
 const Kernel kNormalize = {"normalize", "normalize", byoc_normalize};
 
-std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values) {
+std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = values.isa().Vectors();
-  if (!isa) return std::nullopt;
+  if (!isa) return {};
   const std::optional<byoc_row_form> form = FormOf(op, values);
-  if (!form) return std::nullopt;
+  if (!form) return {};
   KernelCall call;
   auto add = [&](int arg, int value) {
     if (value < 0) return int64_t{-1};
@@ -101,17 +101,17 @@ std::optional<Candidate> OfferNormalize(const Candidate& primitive, const Loweri
   Candidate candidate{op, {}, KernelImpl("normalize", p.isa), std::move(call), {}};
   const int64_t vectors = (p.columns + byoc_lanes(p.isa) - 1) / byoc_lanes(p.isa);
   candidate.work.vectors = static_cast<double>(p.rows) * static_cast<double>(vectors);
-  return candidate;
+  return {candidate};
 }
 
-std::optional<Candidate> OfferLog(const Candidate& primitive, const Lowering& values) {
+std::vector<Candidate> OfferLog(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = values.isa().Vectors();
-  if (!isa || op.alg != dnnl::algorithm::eltwise_log || !op.post_ops.empty()) return std::nullopt;
+  if (!isa || op.alg != dnnl::algorithm::eltwise_log || !op.post_ops.empty()) return {};
   OpArg src = *op.Find(DNNL_ARG_SRC);
   OpArg dst = *op.Find(DNNL_ARG_DST);
   if (values.dtype(src.value) != DType::kFloat32 || values.dtype(dst.value) != DType::kFloat32) {
-    return std::nullopt;
+    return {};
   }
   const Dims& shape = values.shape(src.value);
   if (!IsStrided(src.md)) src.md = Dense(shape, DType::kFloat32);
@@ -125,7 +125,7 @@ std::optional<Candidate> OfferLog(const Candidate& primitive, const Lowering& va
   Append(p, &call.params);
   Candidate candidate{op, {}, KernelImpl("log", p.isa), std::move(call), {}};
   candidate.work.vectors = static_cast<double>(p.count) / static_cast<double>(byoc_lanes(p.isa));
-  return candidate;
+  return {candidate};
 }
 
 }  // namespace tvm_byoc_dnnl

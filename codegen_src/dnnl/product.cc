@@ -66,14 +66,14 @@ Work WorkOf(const byoc_product_params& p, bool is_normalized) {
 
 /// The call of a product that normalises its source, whose rows count pixels then.
 KernelCall NormalizingCall(const Normalized& normalized, const byoc_convolution& c,
-                           byoc_product_params p, KernelFrame frame) {
+                           byoc_product_params p, KernelFrame frame, KernelCall::Packing packing) {
   p.src_row = c.stride_x;
   p.src_line = c.width * c.stride_y;
   std::vector<OpArg> args = normalized.args;
   args.insert(args.end(), frame.args.begin() + 1, frame.args.end());
   frame.args = std::move(args);
-  KernelCall call =
-      CallOf(kBatchNormProduct, p, std::move(frame), byoc_batch_norm_product_scratch_bytes(&p));
+  KernelCall call = CallOf(kBatchNormProduct, p, frame, byoc_batch_norm_product_scratch_bytes(&p),
+                           std::move(packing));
   call.params.insert(call.params.end(), normalized.params.begin(), normalized.params.end());
   call.inner = normalized.node;
   return call;
@@ -81,16 +81,13 @@ KernelCall NormalizingCall(const Normalized& normalized, const byoc_convolution&
 
 }  // namespace
 
-std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values) {
+std::vector<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  if (!Suits(op)) return std::nullopt;
-  const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
-  MemoryDesc plain = values.Layout(weights.value);
-  if (!IsStrided(plain)) plain = Dense(weights.md.get_dims(), DType::kFloat32);
-  std::optional<KernelFrame> frame = FrameOf(primitive, values, plain);
-  if (!frame) return std::nullopt;
+  if (!Suits(op)) return {};
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, Weights::kInAnyOrder);
+  if (!frame) return {};
 
-  const byoc_convolution c = ConvolutionOf(op, *frame, values.machine());
+  const byoc_convolution c = frame->of;
   byoc_product_params p{};
   p.isa = c.isa;
   p.threads = c.threads;
@@ -105,26 +102,25 @@ std::optional<Candidate> OfferProduct(const Candidate& primitive, const Lowering
   p.post_ops = c.post_ops;
   const bool reads_lines =
       c.src.lanes == c.channels && (c.images == 1 || c.src.image == c.out_height * p.src_line);
-  if (!reads_lines || !AreRows(c, c.dst)) return std::nullopt;
+  if (!reads_lines || !AreRows(c, c.dst)) return {};
   for (const byoc_post_op& post_op : frame->post_ops) {
-    if (post_op.form == BYOC_PER_ELEMENT && !AreRows(c, post_op.strides)) return std::nullopt;
+    if (post_op.form == BYOC_PER_ELEMENT && !AreRows(c, post_op.strides)) return {};
   }
   const bool of_pixels = op.kind == PrimitiveKind::convolution;
   const bool ends_in_registers = byoc_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
-  if (of_pixels && !ends_in_registers) return std::nullopt;  // measured: slower than oneDNN's own
-  const Normalized* normalized = NormalizationBefore(op, values);
-  KernelCall call = normalized
-                        ? NormalizingCall(*normalized, c, p, std::move(*frame))
-                        : CallOf(kProduct, p, std::move(*frame), byoc_product_scratch_bytes(&p));
-  const size_t down = of_pixels ? 1 : 0;  // the axis of the depth
-  const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, plain.get_strides()[down],
-                                         plain.get_strides()[1 - down]};
-  call.packing =
+  if (of_pixels && !ends_in_registers) return {};  // measured: slower than oneDNN's own
+  const size_t down = of_pixels ? 1 : 0;           // the axis of the depth
+  const Dims strides = frame->weights.get_strides();
+  const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, strides[down],
+                                         strides[1 - down]};
+  KernelCall::Packing packing =
       PackingOf(kProductPack, pack, byoc_product_packed_bytes(p.isa, p.columns, p.depth));
-
-  Candidate candidate{op, {}, KernelImpl(call.kernel->name, p.isa), std::move(call), {}};
-  candidate.work = WorkOf(p, normalized != nullptr);
-  return candidate;
+  const Normalized* normalized = NormalizationBefore(op, values);
+  KernelCall call =
+      normalized ? NormalizingCall(*normalized, c, p, std::move(*frame), std::move(packing))
+                 : CallOf(kProduct, p, *frame, byoc_product_scratch_bytes(&p), std::move(packing));
+  const std::string impl = KernelImpl(call.kernel->name, p.isa);
+  return {Candidate{op, {}, impl, std::move(call), WorkOf(p, normalized != nullptr)}};
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -53,25 +53,21 @@ Work WorkOf(const byoc_split_params& p) {
 
 }  // namespace
 
-std::optional<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values) {
+std::vector<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
-  if (!Suits(op) || !values.isa().HasTiles()) return std::nullopt;
-  const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
-  MemoryDesc plain = values.Layout(weights.value);
-  if (!IsStrided(plain)) plain = Dense(weights.md.get_dims(), DType::kFloat32);
-  std::optional<KernelFrame> frame = FrameOf(primitive, values, plain, Reads::kPlanes);
-  if (!frame) return std::nullopt;
+  if (!Suits(op) || !values.isa().HasTiles()) return {};
+  const std::optional<KernelFrame> frame =
+      FrameOf(primitive, values, Weights::kInAnyOrder, Reads::kPlanes);
+  if (!frame) return {};
 
   byoc_split_params p{};
-  p.of = ConvolutionOf(op, *frame, values.machine());
+  p.of = frame->of;
   p.parts = op.preferred == "bf16x2" ? 2 : 3;
   byoc_split_plan(&p, values.machine().threads, values.machine().cache_bytes);
-  KernelCall call = CallOf(kSplit, p, std::move(*frame), byoc_split_scratch_bytes(&p));
-  call.packing = PackingOf(kSplitPack, DescribeWeights(p, plain), byoc_split_packed_bytes(&p));
-
-  Candidate candidate{op, {}, Cat("bf16x", p.parts, ":avx512_core_amx"), std::move(call), {}};
-  candidate.work = WorkOf(p);
-  return candidate;
+  KernelCall call = CallOf(
+      kSplit, p, *frame, byoc_split_scratch_bytes(&p),
+      PackingOf(kSplitPack, DescribeWeights(p, frame->weights), byoc_split_packed_bytes(&p)));
+  return {Candidate{op, {}, Cat("bf16x", p.parts, ":avx512_core_amx"), std::move(call), WorkOf(p)}};
 }
 
 }  // namespace tvm_byoc_dnnl

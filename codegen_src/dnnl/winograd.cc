@@ -93,19 +93,27 @@ const TileKernel kParts = {kSplitWinograd,
                            WorkOfParts};
 
 /// A way to use it: m results of a tile and axis, for square kernels of this size and stride;
-/// whether each call transforms the weights.
+/// whether each call transforms the weights. That is a quarter of their bytes, which pays where
+/// they come from memory and tiles are few. Of small tiles there are more products, but fewer
+/// weights, and less lies beyond the edge of an image. With two parts of a number, errors would
+/// grow in the transformations, so there are always three.
 struct Form {
   const char* name;
   const TileKernel& of;
   int64_t m, kernel, stride, late;
 };
+const Form kForms[] = {
+    {"winograd_4x4", kVectors, 4, 3, 1, 0},      {"winograd_2x2_5x5", kVectors, 2, 5, 1, 0},
+    {"winograd_4x4_5x5", kVectors, 4, 5, 2, 0},  {"winograd_2x2", kVectors, 2, 3, 1, 0},
+    {"winograd_4x4_late", kVectors, 4, 3, 1, 1}, {"winograd_4x4_bf16x3", kParts, 4, 3, 1, 0}};
 
-const Form kTiles4 = {"winograd_4x4", kVectors, 4, 3, 1, 0};
-const Form kTiles2 = {"winograd_2x2", kVectors, 2, 3, 1, 0};
-const Form kTiles2Of5 = {"winograd_2x2_5x5", kVectors, 2, 5, 1, 0};
-const Form kStrided4 = {"winograd_4x4_5x5", kVectors, 4, 5, 2, 0};
-const Form kLate4 = {"winograd_4x4_late", kVectors, 4, 3, 1, 1};
-const Form kParts4 = {"winograd_4x4_bf16x3", kParts, 4, 3, 1, 0};
+/// Whether the user wants it, and it may be the fastest: where AMX multiplies, small tiles are not.
+bool IsAsked(const Form& form, const std::string& preferred, bool has_tiles) {
+  const bool is_small = form.m == 2 && form.kernel == 3;
+  if (preferred == "winograd_2x2") return is_small;
+  if (&form.of == &kParts) return has_tiles && preferred != "float32";
+  return !is_small || !has_tiles;
+}
 
 /// Whether the convolution has this kernel and stride.
 bool Suits(const OpDesc& op, const Form& form) {
@@ -132,56 +140,33 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
                                     const Form& form) {
   const OpDesc& op = primitive.op;
   if (!Suits(op, form)) return std::nullopt;
-  const Dims shape = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims();
-  const MemoryDesc weights = Dense(shape, DType::kFloat32);
-  std::optional<KernelFrame> frame = FrameOf(primitive, values, weights, Reads::kAsPresent);
+  std::optional<KernelFrame> frame =
+      FrameOf(primitive, values, Weights::kInOrder, Reads::kAsPresent);
   if (!frame) return std::nullopt;
 
   byoc_winograd_params w{};
-  w.of = ConvolutionOf(op, *frame, values.machine());
+  w.of = frame->of;
   w.m = form.m;
   w.late = form.late;
   if (!HasWholeVectors(w) || (w.of.groups > 1 && !form.of.takes_groups)) return std::nullopt;
   form.of.plan(&w, values.machine().threads, BlockBytes(values.machine()));
-  KernelCall call = CallOf(form.of.kernel, w, std::move(*frame), form.of.scratch_bytes(&w));
-  call.packing = PackingOf(form.of.pack, w, form.of.packed_bytes(&w));
-
+  KernelCall call = CallOf(form.of.kernel, w, *frame, form.of.scratch_bytes(&w),
+                           PackingOf(form.of.pack, w, form.of.packed_bytes(&w)));
   const std::string impl =
       form.of.isa == nullptr ? KernelImpl(form.name, w.of.isa) : Cat(form.name, ":", form.of.isa);
-  Candidate candidate{op, {}, impl, std::move(call), {}};
-  candidate.work = form.of.work(w, values.machine());
-  return candidate;
+  return Candidate{op, {}, impl, std::move(call), form.of.work(w, values.machine())};
 }
 
 }  // namespace
 
-std::optional<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
-  if (primitive.op.preferred == "winograd_2x2") return std::nullopt;
-  for (const Form* form : {&kTiles4, &kTiles2Of5, &kStrided4}) {
-    if (auto candidate = OfferTiles(primitive, values, *form)) return candidate;
+std::vector<Candidate> OfferWinograd(const Candidate& primitive, const Lowering& values) {
+  std::vector<Candidate> offered;
+  for (const Form& form : kForms) {
+    if (!IsAsked(form, primitive.op.preferred, values.isa().HasTiles())) continue;
+    if (auto candidate = OfferTiles(primitive, values, form))
+      offered.push_back(std::move(*candidate));
   }
-  return std::nullopt;
-}
-
-/// A quarter of the bytes of weights, which pays where these come from memory and tiles are few.
-std::optional<Candidate> OfferLateWinograd(const Candidate& primitive, const Lowering& values) {
-  const bool wanted = primitive.op.preferred != "winograd_2x2";
-  return wanted ? OfferTiles(primitive, values, kLate4) : std::nullopt;
-}
-
-/// With two parts of a number, errors would grow in the transformations, so there are always three.
-std::optional<Candidate> OfferSplitWinograd(const Candidate& primitive, const Lowering& values) {
-  const std::string& preferred = primitive.op.preferred;
-  const bool wanted =
-      preferred != "winograd_2x2" && preferred != "float32" && values.isa().HasTiles();
-  return wanted ? OfferTiles(primitive, values, kParts4) : std::nullopt;
-}
-
-/// More products than with large tiles, but fewer weights, and less beyond the edge of an image.
-/// Where AMX multiplies, that is faster.
-std::optional<Candidate> OfferSmallWinograd(const Candidate& primitive, const Lowering& values) {
-  const bool wanted = primitive.op.preferred == "winograd_2x2" || !values.isa().HasTiles();
-  return wanted ? OfferTiles(primitive, values, kTiles2) : std::nullopt;
+  return offered;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -27,26 +27,10 @@ static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
 #define BYOC_BODY "byoc_integer.h"
 #include "byoc_each_isa.h"
 
-BYOC_FUNCTION int byoc_integer_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                         int64_t part, int64_t parts) {
-  const byoc_integer_params* p = (const byoc_integer_params*)params;
-  char* own = (char*)scratch + part * byoc_integer_thread_bytes(p);
-  BYOC_FOR_ISA(p->isa, integer_part, (p, part, parts, data, own));
-  return BYOC_OK;
-}
-
 /* The kernel. data: source, packed weights, what the parameters name, the operands of the
    post-operations, result. */
-BYOC_FUNCTION int byoc_integer(const int64_t* params, void* const* data, void* scratch, int threads,
-                               char* error) {
-  const byoc_integer_params* p = (const byoc_integer_params*)params;
-  const int alone =
-      p->images * p->out_height * p->out_width * p->groups * p->columns * byoc_integer_depth(p) <
-      (int64_t)BYOC_INTEGER_ALONE;
-  (void)error;
-  return byoc_on_team(byoc_integer_on_thread, params, data, scratch,
-                      alone ? 1 : byoc_min(threads, p->threads));
-}
+BYOC_PARTS_FOR_ISA(integer, byoc_integer_params, p->of.isa)
+BYOC_KERNEL(integer, byoc_integer_params, byoc_integer_threads(p))
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
@@ -152,65 +136,70 @@ BYOC_INLINE void BYOC_NAME(integer_gather)(const byoc_integer_params* p, const u
                                            const int is_signed, int32_t zero, int64_t row,
                                            int64_t rows, int16_t* to) {
   const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
-  const int64_t wide = p->kernel_w * p->channels, depth = byoc_integer_depth(p);
-  const int is_run = p->dilation_w == 1 && p->src_pixel == p->channels;
-  const int is_flat = is_run && wide == depth && p->kernel_h * p->kernel_w == 1 &&
-                      p->stride_h * p->stride_w == 1 && p->height == p->out_height &&
-                      p->width == p->out_width;
+  const int64_t wide = p->of.kernel_width * p->of.channels, depth = byoc_integer_depth(p);
+  const int is_run = p->of.dilation_x == 1 && p->of.src.pixel == p->of.channels;
+  const int is_flat = is_run && wide == depth && p->of.kernel_height * p->of.kernel_width == 1 &&
+                      p->of.stride_y * p->of.stride_x == 1 && p->of.height == p->of.out_height &&
+                      p->of.width == p->of.out_width;
   const uint8_t* end = src + byoc_integer_extent(p);
-  const int64_t whole = byoc_round_up(wide, BYOC_PANEL), next_line = p->dilation_h * p->src_row;
-  const int64_t reach = (p->kernel_h - 1) * p->dilation_h; /* from the first line to the last */
-  int64_t x = row % p->out_width, y = row / p->out_width % p->out_height;
-  int64_t image = row / p->out_width / p->out_height;
+  const int64_t whole = byoc_round_up(wide, BYOC_PANEL),
+                next_line = p->of.dilation_y * p->of.src.row;
+  const int64_t reach =
+      (p->of.kernel_height - 1) * p->of.dilation_y; /* from the first line to the last */
+  int64_t x = row % p->of.out_width, y = row / p->of.out_width % p->of.out_height;
+  int64_t image = row / p->of.out_width / p->of.out_height;
   if (is_flat) {
     BYOC_NAME(widen_all)(src + row * depth, end, rows * depth, is_signed, zeros, to);
     return;
   }
   for (int64_t m = 0; m < rows; ++m, to += depth) {
-    const int64_t left = x * p->stride_w - p->pad_left, top = y * p->stride_h - p->pad_top;
-    const int64_t corner = image * p->src_image + top * p->src_row + left * p->channels;
-    const int is_inside = is_run && left >= 0 && left + p->kernel_w <= p->width && top >= 0 &&
-                          top + reach < p->height &&
-                          corner + reach * p->src_row + whole <= byoc_integer_extent(p);
-    for (int64_t ky = 0; is_inside && ky < p->kernel_h; ++ky) {
+    const int64_t left = x * p->of.stride_x - p->of.pad_left,
+                  top = y * p->of.stride_y - p->of.pad_top;
+    const int64_t corner = image * p->of.src.image + top * p->of.src.row + left * p->of.channels;
+    const int is_inside = is_run && left >= 0 && left + p->of.kernel_width <= p->of.width &&
+                          top >= 0 && top + reach < p->of.height &&
+                          corner + reach * p->of.src.row + whole <= byoc_integer_extent(p);
+    for (int64_t ky = 0; is_inside && ky < p->of.kernel_height; ++ky) {
       for (int64_t i = 0; i < wide; i += BYOC_PANEL) {
         const BYOC_INTS numbers =
             BYOC_NAME(integer_load)(src + corner + ky * next_line + i, is_signed);
         BYOC_NAME(store_ints)(to + ky * wide + i, BYOC_OP(sub_epi16)(numbers, zeros));
       }
     }
-    for (int64_t ky = 0; !is_inside && ky < p->kernel_h; ++ky) {
-      const int64_t at_y = top + ky * p->dilation_h;
+    for (int64_t ky = 0; !is_inside && ky < p->of.kernel_height; ++ky) {
+      const int64_t at_y = top + ky * p->of.dilation_y;
       int16_t* part = to + ky * wide;
-      if (at_y < 0 || at_y >= p->height) {
+      if (at_y < 0 || at_y >= p->of.height) {
         memset(part, 0, (size_t)wide * 2);
         continue;
       }
-      const uint8_t* line = src + image * p->src_image + at_y * p->src_row;
+      const uint8_t* line = src + image * p->of.src.image + at_y * p->of.src.row;
       if (is_run) {
-        const int64_t first = byoc_min(byoc_max(0, -left), p->kernel_w);
-        const int64_t last = byoc_max(first, byoc_min(p->kernel_w, p->width - left));
-        BYOC_NAME(widen_all)(line + (left + first) * p->channels, end, (last - first) * p->channels,
-                             is_signed, zeros, part + first * p->channels);
-        if (last - first == p->kernel_w) continue;
-        memset(part, 0, (size_t)(first * p->channels) * 2);
-        memset(part + last * p->channels, 0, (size_t)((p->kernel_w - last) * p->channels) * 2);
+        const int64_t first = byoc_min(byoc_max(0, -left), p->of.kernel_width);
+        const int64_t last = byoc_max(first, byoc_min(p->of.kernel_width, p->of.width - left));
+        BYOC_NAME(widen_all)(line + (left + first) * p->of.channels, end,
+                             (last - first) * p->of.channels, is_signed, zeros,
+                             part + first * p->of.channels);
+        if (last - first == p->of.kernel_width) continue;
+        memset(part, 0, (size_t)(first * p->of.channels) * 2);
+        memset(part + last * p->of.channels, 0,
+               (size_t)((p->of.kernel_width - last) * p->of.channels) * 2);
         continue;
       }
-      for (int64_t kx = 0; kx < p->kernel_w; ++kx, part += p->channels) {
-        const int64_t at_x = left + kx * p->dilation_w;
-        if (at_x < 0 || at_x >= p->width) {
-          memset(part, 0, (size_t)p->channels * 2);
+      for (int64_t kx = 0; kx < p->of.kernel_width; ++kx, part += p->of.channels) {
+        const int64_t at_x = left + kx * p->of.dilation_x;
+        if (at_x < 0 || at_x >= p->of.width) {
+          memset(part, 0, (size_t)p->of.channels * 2);
         } else {
-          BYOC_NAME(widen_all)(line + at_x * p->src_pixel, end, p->channels, is_signed, zeros,
+          BYOC_NAME(widen_all)(line + at_x * p->of.src.pixel, end, p->of.channels, is_signed, zeros,
                                part);
         }
       }
     }
-    if (p->kernel_h * wide < depth) to[depth - 1] = 0;
-    if (++x < p->out_width) continue;
+    if (p->of.kernel_height * wide < depth) to[depth - 1] = 0;
+    if (++x < p->of.out_width) continue;
     x = 0;
-    if (++y < p->out_height) continue;
+    if (++y < p->of.out_height) continue;
     y = 0;
     ++image;
   }
@@ -238,27 +227,28 @@ BYOC_INLINE void BYOC_NAME(finish_windows)(const byoc_integer_params* p, int32_t
                                            const int32_t* row_sums, int64_t row, int64_t rows,
                                            int64_t start, int64_t column, int64_t columns,
                                            void* const* data) {
-  if (p->dst_line == p->out_width * p->dst_pixel) {
-    BYOC_NAME(integer_finish)(p, sums, row_sums, start + row * p->dst_pixel, rows, column, columns,
-                              data);
+  if (p->of.dst.row == p->of.out_width * p->of.dst.pixel) {
+    BYOC_NAME(integer_finish)(p, sums, row_sums, start + row * p->of.dst.pixel, rows, column,
+                              columns, data);
     return;
   }
-  int64_t line = row / p->out_width, x = row % p->out_width, count;
+  int64_t line = row / p->of.out_width, x = row % p->of.out_width, count;
   for (int64_t m = 0; m < rows; m += count, x = 0, ++line) {
-    count = byoc_min(rows - m, p->out_width - x);
+    count = byoc_min(rows - m, p->of.out_width - x);
     BYOC_NAME(integer_finish)(p, sums + m * BYOC_PANEL, row_sums + m,
-                              start + line * p->dst_line + x * p->dst_pixel, count, column, columns,
-                              data);
+                              start + line * p->of.dst.row + x * p->of.dst.pixel, count, column,
+                              columns, data);
   }
 }
 
 BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_t thread,
                                             int64_t team, void* const* data, char* memory) {
-  const int64_t pixels = p->images * p->out_height * p->out_width;
-  const byoc_share share = byoc_divide(pixels, BYOC_ROWS, p->columns, BYOC_PANEL, thread, team);
-  const int64_t depth = byoc_integer_depth(p), panels = (p->columns + BYOC_PANEL - 1) / BYOC_PANEL;
+  const int64_t pixels = p->of.images * p->of.out_height * p->of.out_width;
+  const byoc_share share = byoc_divide(pixels, BYOC_ROWS, p->of.outputs, BYOC_PANEL, thread, team);
+  const int64_t depth = byoc_integer_depth(p),
+                panels = (p->of.outputs + BYOC_PANEL - 1) / BYOC_PANEL;
   const int64_t all = share.last_row - share.first_row, blocks = (all + p->rows - 1) / p->rows;
-  const int32_t zero = byoc_integer_zero(data, p->src_zero);
+  const int32_t zero = byoc_integer_zero(data, p->at.src_zero);
   int16_t* numbers = (int16_t*)memory;
   int32_t* row_sums = (int32_t*)(memory + byoc_integer_numbers_bytes(p));
   int32_t* sums = row_sums + byoc_round_up(p->rows, 16);
@@ -266,7 +256,7 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
     const int64_t first = share.first_row + all * block / blocks;
     const int64_t rows = share.first_row + all * (block + 1) / blocks - first;
     const byoc_passes passes = byoc_in_passes(rows, BYOC_ROWS);
-    for (int64_t group = 0; group < p->groups; ++group) {
+    for (int64_t group = 0; group < p->of.groups; ++group) {
       const uint8_t* src = (const uint8_t*)data[0] + group * p->src_group;
       const int64_t start = group / p->across * p->dst_down + group % p->across * p->dst_group;
       if (group > 0 && p->src_group == 0) {
@@ -276,7 +266,7 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
       } else {
         BYOC_NAME(integer_gather)(p, src, 0, zero, first, rows, numbers);
       }
-      for (int64_t m = 0; p->weights_zero >= 0 && m < rows; ++m) {
+      for (int64_t m = 0; p->at.weights_zero >= 0 && m < rows; ++m) {
         row_sums[m] = BYOC_NAME(sum_numbers)(numbers + m * depth, depth);
       }
       for (int64_t panel = share.first_panel; panel < share.last_panel; ++panel) {
@@ -290,7 +280,7 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
         }
         BYOC_NAME(finish_windows)(p, sums, row_sums, first, rows, start + column,
                                   group * p->next_column + column,
-                                  byoc_min(p->columns - column, BYOC_PANEL), data);
+                                  byoc_min(p->of.outputs - column, BYOC_PANEL), data);
       }
     }
   }
@@ -361,14 +351,15 @@ BYOC_INLINE void BYOC_NAME(depthwise_run)(const uint8_t* const* taps, int64_t nu
 BYOC_INLINE void BYOC_NAME(find_taps)(const byoc_integer_params* p, const uint8_t* src, int64_t y,
                                       int64_t x, const int64_t* offsets, const uint8_t* outside,
                                       const uint8_t** taps) {
-  const int64_t num_taps = p->kernel_h * p->kernel_w;
-  const int is_inside = y >= 0 && x >= 0 && y + (p->kernel_h - 1) * p->dilation_h < p->height &&
-                        x + (p->kernel_w - 1) * p->dilation_w < p->width;
-  const uint8_t* corner = src + y * p->src_row + x * p->src_pixel;
+  const int64_t num_taps = p->of.kernel_height * p->of.kernel_width;
+  const int is_inside = y >= 0 && x >= 0 &&
+                        y + (p->of.kernel_height - 1) * p->of.dilation_y < p->of.height &&
+                        x + (p->of.kernel_width - 1) * p->of.dilation_x < p->of.width;
+  const uint8_t* corner = src + y * p->of.src.row + x * p->of.src.pixel;
   for (int64_t t = 0; t < num_taps; ++t) {
-    const int64_t at_y = y + t / p->kernel_w * p->dilation_h;
-    const int64_t at_x = x + t % p->kernel_w * p->dilation_w;
-    taps[t] = is_inside || (at_y >= 0 && at_y < p->height && at_x >= 0 && at_x < p->width)
+    const int64_t at_y = y + t / p->of.kernel_width * p->of.dilation_y;
+    const int64_t at_x = x + t % p->of.kernel_width * p->of.dilation_x;
+    taps[t] = is_inside || (at_y >= 0 && at_y < p->of.height && at_x >= 0 && at_x < p->of.width)
                   ? corner + offsets[t]
                   : outside;
   }
@@ -376,29 +367,30 @@ BYOC_INLINE void BYOC_NAME(find_taps)(const byoc_integer_params* p, const uint8_
 
 BYOC_INLINE void BYOC_NAME(integer_depthwise)(const byoc_integer_params* p, int64_t thread,
                                               int64_t team, void* const* data, char* memory) {
-  const int64_t lines = p->images * p->out_height, num_taps = p->kernel_h * p->kernel_w;
-  const int32_t zero = byoc_integer_zero(data, p->src_zero);
+  const int64_t lines = p->of.images * p->of.out_height,
+                num_taps = p->of.kernel_height * p->of.kernel_width;
+  const int32_t zero = byoc_integer_zero(data, p->at.src_zero);
   const BYOC_INTS negative = BYOC_OP(set1_epi16)((int16_t)-zero);
   const int is_signed = p->src_dtype == BYOC_S8;
   const uint8_t* taps[BYOC_INTEGER_RUN * BYOC_INTEGER_TAPS];
   int64_t offsets[BYOC_INTEGER_TAPS];
   int32_t* sums = (int32_t*)(memory + byoc_integer_numbers_bytes(p)) + byoc_round_up(p->rows, 16);
-  memset(memory, (uint8_t)zero, (size_t)byoc_round_up(p->groups, 64));
+  memset(memory, (uint8_t)zero, (size_t)byoc_round_up(p->of.groups, 64));
   for (int64_t t = 0; t < num_taps; ++t) {
-    offsets[t] = t / p->kernel_w * p->dilation_h * p->src_row +
-                 t % p->kernel_w * p->dilation_w * p->src_pixel;
+    offsets[t] = t / p->of.kernel_width * p->of.dilation_y * p->of.src.row +
+                 t % p->of.kernel_width * p->of.dilation_x * p->of.src.pixel;
   }
   for (int64_t line = lines * thread / team; line < lines * (thread + 1) / team; ++line) {
-    const int64_t y = line % p->out_height * p->stride_h - p->pad_top;
-    const uint8_t* src = (const uint8_t*)data[0] + line / p->out_height * p->src_image;
-    for (int64_t x = 0; x < p->out_width; x += BYOC_INTEGER_RUN) {
-      const int64_t count = byoc_min(BYOC_INTEGER_RUN, p->out_width - x);
+    const int64_t y = line % p->of.out_height * p->of.stride_y - p->of.pad_top;
+    const uint8_t* src = (const uint8_t*)data[0] + line / p->of.out_height * p->of.src.image;
+    for (int64_t x = 0; x < p->of.out_width; x += BYOC_INTEGER_RUN) {
+      const int64_t count = byoc_min(BYOC_INTEGER_RUN, p->of.out_width - x);
       for (int64_t i = 0; i < count; ++i) {
-        BYOC_NAME(find_taps)(p, src, y, (x + i) * p->stride_w - p->pad_left, offsets,
+        BYOC_NAME(find_taps)(p, src, y, (x + i) * p->of.stride_x - p->of.pad_left, offsets,
                              (const uint8_t*)memory, taps + i * BYOC_INTEGER_TAPS);
       }
-      for (int64_t channel = 0; channel < p->groups; channel += BYOC_PANEL) {
-        const int64_t channels = byoc_min(BYOC_PANEL, p->groups - channel);
+      for (int64_t channel = 0; channel < p->of.groups; channel += BYOC_PANEL) {
+        const int64_t channels = byoc_min(BYOC_PANEL, p->of.groups - channel);
         const int16_t* weights =
             (const int16_t*)data[1] + channel * byoc_integer_tap_numbers(num_taps);
         if (channels < BYOC_PANEL) {
@@ -411,8 +403,9 @@ BYOC_INLINE void BYOC_NAME(integer_depthwise)(const byoc_integer_params* p, int6
           BYOC_NAME(depthwise_run)(taps, num_taps, count, channel, 1, channels, 0, negative,
                                    weights, sums);
         }
-        BYOC_NAME(integer_finish)(p, sums, NULL, (line * p->out_width + x) * p->dst_pixel + channel,
-                                  count, channel, channels, data);
+        BYOC_NAME(integer_finish)(p, sums, NULL,
+                                  (line * p->of.out_width + x) * p->of.dst.pixel + channel, count,
+                                  channel, channels, data);
       }
     }
   }
@@ -420,10 +413,10 @@ BYOC_INLINE void BYOC_NAME(integer_depthwise)(const byoc_integer_params* p, int6
 
 #include "byoc_integer_winograd_body.h"
 
-/* What one thread of a team does. */
-BYOC_NO_INLINE void BYOC_NAME(integer_part)(const byoc_integer_params* p, int64_t thread,
-                                            int64_t team, void* const* data, char* memory) {
-  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
+BYOC_NO_INLINE void BYOC_NAME(integer_part)(const byoc_integer_params* p, void* const* data,
+                                            void* scratch, int64_t thread, int64_t team) {
+  char* memory = (char*)scratch + thread * byoc_integer_thread_bytes(p);
+  if (byoc_is_depthwise(&p->of)) {
     BYOC_NAME(integer_depthwise)(p, thread, team, data, memory);
   } else if (p->is_winograd) {
     BYOC_NAME(integer_winograd)(p, thread, team, data, memory);

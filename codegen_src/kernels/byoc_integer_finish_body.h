@@ -61,12 +61,12 @@ BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int 
           (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, ints) * scaling->scale[v] + scaling->bias[v];
     }
   }
-  for (int64_t k = 0; k < p->post_ops; ++k) {
+  for (int64_t k = 0; k < p->of.post_ops; ++k) {
     const byoc_post_op* op = &post_ops[k];
     BYOC_NAME(finish_post_op)(op, op->operand < 0 ? NULL : data[op->operand], count, vectors, lanes,
-                              at, p->dst_pixel, column, o);
+                              at, p->of.dst.pixel, column, o);
   }
-  if (p->dst_scale >= 0) {
+  if (p->at.dst_scale >= 0) {
     BYOC_UNROLL
     for (int i = 0; i < vectors * count; ++i) o[i] *= scaling->unit;
   }
@@ -77,8 +77,8 @@ BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int 
       const int next = i + 1 < count ? i + 1 : i;
       const int last = (vectors - 1) * count;
       const BYOC_VEC rows[4] = {o[i], o[last + i], o[next], o[last + next]};
-      uint8_t* first = (uint8_t*)data[p->result] + at + i * p->dst_pixel;
-      BYOC_NAME(store_panels)(first, first + (next - i) * p->dst_pixel,
+      uint8_t* first = (uint8_t*)data[p->at.result] + at + i * p->of.dst.pixel;
+      BYOC_NAME(store_panels)(first, first + (next - i) * p->of.dst.pixel,
                               BYOC_NAME(narrow)(rows, scaling->zero, dtype == BYOC_S8), columns);
     }
     return;
@@ -88,8 +88,8 @@ BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int 
     BYOC_UNROLL
     for (int i = 0; i < count; ++i) {
       BYOC_VEC x = o[v * count + i];
-      if (p->dst_zero >= 0) x = BYOC_NAME(round)(x) + scaling->shift;
-      BYOC_NAME(store_as)(data[p->result], at + i * p->dst_pixel + v * BYOC_LANES, dtype, x,
+      if (p->at.dst_zero >= 0) x = BYOC_NAME(round)(x) + scaling->shift;
+      BYOC_NAME(store_as)(data[p->at.result], at + i * p->of.dst.pixel + v * BYOC_LANES, dtype, x,
                           v + 1 < vectors ? BYOC_LANES : lanes);
     }
   }
@@ -100,12 +100,12 @@ BYOC_INLINE void BYOC_NAME(finish_rows)(const byoc_integer_params* p, const int 
 BYOC_NO_INLINE void BYOC_NAME(integer_finish)(const byoc_integer_params* p, int32_t* sums,
                                               const int32_t* row_sums, int64_t offset, int64_t rows,
                                               int64_t column, int64_t columns, void* const* data) {
-  const int is_real = p->dst_dtype != BYOC_S32 || p->bias >= 0 || p->post_ops > 0 ||
-                      p->src_scale >= 0 || p->weights_scale >= 0 || p->dst_scale >= 0;
-  if (p->weights_zero >= 0) {
-    const int32_t* zeros = (const int32_t*)data[p->weights_zero];
+  const int is_real = p->dst_dtype != BYOC_S32 || p->at.bias >= 0 || p->of.post_ops > 0 ||
+                      p->at.src_scale >= 0 || p->at.weights_scale >= 0 || p->at.dst_scale >= 0;
+  if (p->at.weights_zero >= 0) {
+    const int32_t* zeros = (const int32_t*)data[p->at.weights_zero];
     int32_t of_columns[BYOC_PANEL] = {0};
-    for (int64_t n = 0; n < columns; ++n) of_columns[n] = zeros[p->zeros == 1 ? 0 : column + n];
+    for (int64_t n = 0; n < columns; ++n) of_columns[n] = zeros[p->at.zeros == 1 ? 0 : column + n];
     for (int64_t m = 0; m < rows; ++m) {
       const BYOC_INTS row_sum = BYOC_OP(set1_epi32)(row_sums[m]);
       for (int64_t n = 0; n < BYOC_PANEL; n += BYOC_LANES) {
@@ -117,35 +117,35 @@ BYOC_NO_INLINE void BYOC_NAME(integer_finish)(const byoc_integer_params* p, int3
   }
   if (!is_real) {
     for (int64_t m = 0; m < rows; ++m) {
-      memcpy((int32_t*)data[p->result] + offset + m * p->dst_pixel, sums + m * BYOC_PANEL,
+      memcpy((int32_t*)data[p->at.result] + offset + m * p->of.dst.pixel, sums + m * BYOC_PANEL,
              (size_t)columns * 4);
     }
     return;
   }
-  const float* scales = p->weights_scale < 0 ? NULL : (const float*)data[p->weights_scale];
-  const int32_t dst_zero = byoc_integer_zero(data, p->dst_zero);
+  const float* scales = p->at.weights_scale < 0 ? NULL : (const float*)data[p->at.weights_scale];
+  const int32_t dst_zero = byoc_integer_zero(data, p->at.dst_zero);
   const int vectors = columns > BYOC_LANES ? 2 : 1;
   const int lanes = (int)(columns - (vectors - 1) * BYOC_LANES);
   BYOC_NAME(integer_scaling) scaling;
-  scaling.unit = BYOC_NAME(set)(1.f / byoc_integer_scale(data, p->dst_scale));
+  scaling.unit = BYOC_NAME(set)(1.f / byoc_integer_scale(data, p->at.dst_scale));
   scaling.shift = BYOC_NAME(set)((float)dst_zero);
   scaling.zero = BYOC_OP(set1_epi16)((int16_t)dst_zero);
   for (int v = 0; v < vectors; ++v) {
     const int64_t first = column + v * BYOC_LANES;
     const int wide = v + 1 < vectors ? BYOC_LANES : lanes;
-    scaling.scale[v] = BYOC_NAME(set)(byoc_integer_scale(data, p->src_scale));
+    scaling.scale[v] = BYOC_NAME(set)(byoc_integer_scale(data, p->at.src_scale));
     scaling.bias[v] = BYOC_NAME(set)(0.f);
     if (scales != NULL) {
-      scaling.scale[v] *=
-          p->scales == 1 ? BYOC_NAME(set)(scales[0]) : BYOC_NAME(load_some)(scales + first, wide);
+      scaling.scale[v] *= p->at.scales == 1 ? BYOC_NAME(set)(scales[0])
+                                            : BYOC_NAME(load_some)(scales + first, wide);
     }
-    if (p->bias >= 0) {
-      scaling.bias[v] = BYOC_NAME(load_some)((const float*)data[p->bias] + first, wide);
+    if (p->at.bias >= 0) {
+      scaling.bias[v] = BYOC_NAME(load_some)((const float*)data[p->at.bias] + first, wide);
     }
   }
 #define BYOC_FINISH(count, vectors, lanes, dtype)                                          \
   BYOC_NAME(finish_rows)(p, count, vectors, lanes, dtype, sums + m * BYOC_PANEL, &scaling, \
-                         offset + m * p->dst_pixel, column, data)
+                         offset + m * p->of.dst.pixel, column, data)
   int64_t m = 0;
   if (columns == BYOC_PANEL && p->dst_dtype == BYOC_U8) {
     for (; m + 4 <= rows; m += 4) BYOC_FINISH(4, 2, BYOC_LANES, BYOC_U8);

@@ -8,35 +8,33 @@
 #include "byoc_kernel.h"
 #include "byoc_post_ops.h"
 
+/* Where numbers stand in the data that are given when the kernel runs: -1 for none. */
+typedef struct byoc_integer_places {
+  int64_t bias, src_scale, src_zero, weights_scale, weights_zero, dst_scale, dst_zero;
+  int64_t scales, zeros; /* of the weights: 1, or one for each column */
+  int64_t result;
+} byoc_integer_places;
+
 /* A convolution of images with channels innermost. A product of matrices is one with windows of one
    pixel, and a product of many matrices one with a group for each. A transposed convolution whose
    windows lie next to each other has a group for each pixel of these. The post-operations follow.
-   Numbers that are given when it runs stand in the data: their positions there, -1 for none. */
+ */
 typedef struct __attribute__((may_alias)) byoc_integer_params {
-  int64_t isa;                               /* byoc_isa */
-  int64_t images, groups, channels, columns; /* channels and columns: of a group */
-  int64_t height, width, out_height, out_width;
-  int64_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
-  int64_t src_image, src_row, src_pixel, src_group; /* strides of the source */
-  int64_t dst_line, dst_pixel, dst_group; /* of the result; its images follow each other */
-  int64_t across, dst_down;               /* groups next to each other, and between rows of these */
+  byoc_convolution of;          /* the images of the result follow each other */
+  int64_t src_group, dst_group; /* strides */
+  int64_t across, dst_down;     /* groups next to each other, and between rows of these */
   int64_t next_column;          /* between the first columns of groups: 0 if groups share them */
   int64_t src_dtype, dst_dtype; /* byoc_dtype */
-  int64_t bias, src_scale, src_zero, weights_scale, weights_zero, dst_scale, dst_zero;
-  int64_t scales, zeros; /* of the weights: 1, or one for each column */
-  int64_t result;        /* its position in the data */
+  byoc_integer_places at;
   int64_t is_winograd; /* windows of 3 x 3 pixels, next to each other: by tiles of 2 x 2 results */
   int64_t rows;        /* of a block: pixels, or tiles */
-  int64_t post_ops;
-  int64_t threads; /* that there is scratch memory for */
 } byoc_integer_params;
 
 /* The parameters of byoc_integer_pack: strides of the weights, which have one byte each. */
 typedef struct __attribute__((may_alias)) byoc_integer_pack_params {
-  int64_t isa;
-  int64_t groups, channels, columns, kernel_h, kernel_w;
+  byoc_integer_params product;
   int64_t group_stride, column_stride, channel_stride, row_stride, pixel_stride;
-  int64_t is_signed, is_winograd;
+  int64_t is_signed;
 } byoc_integer_pack_params;
 
 enum {
@@ -53,48 +51,38 @@ enum {
 /* Columns in a panel of packed weights, and channels of a depthwise convolution at a time. */
 static inline int64_t byoc_integer_panel(int64_t isa) { return isa == BYOC_AVX512 ? 32 : 16; }
 
-/* Pairs of neighbours along the depth; of an odd depth the last one is filled up with a zero. */
-static inline int64_t byoc_integer_pairs(int64_t depth) { return (depth + 1) / 2; }
-
 /* Packed weights of a channel of a depthwise convolution. */
 static inline int64_t byoc_integer_tap_numbers(int64_t taps) { return 2 * (taps + 1); }
 
-static inline int byoc_is_depthwise(int64_t groups, int64_t channels, int64_t columns) {
-  return groups > 1 && channels == 1 && columns == 1;
+static inline int byoc_is_depthwise(const byoc_convolution* c) {
+  return c->groups > 1 && c->channels == 1 && c->outputs == 1;
 }
 
-/* Channels of a tile, whole vectors. */
-static inline int64_t byoc_integer_tile_depth(int64_t isa, int64_t channels) {
-  return byoc_round_up(channels, byoc_integer_panel(isa));
-}
-
-static inline size_t byoc_integer_packed_bytes(const byoc_integer_pack_params* p) {
-  const int64_t panel = byoc_integer_panel(p->isa), area = p->kernel_h * p->kernel_w;
-  const int64_t columns = byoc_round_up(p->columns, panel);
-  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) {
-    return (size_t)(byoc_round_up(p->groups, panel) * byoc_integer_tap_numbers(area)) * 2;
-  }
-  if (p->is_winograd) {
-    return (size_t)(columns * BYOC_INTEGER_POINTS * byoc_integer_tile_depth(p->isa, p->channels)) *
-           2;
-  }
-  return (size_t)(p->groups * columns * byoc_integer_pairs(area * p->channels)) * 4;
-}
-
-/* The numbers of a pixel's window, or of a tile at one of its points, in 16 bits. */
+/* The numbers of a pixel's window, whole pairs of neighbours, or of a tile at one of its points,
+   whole vectors, in 16 bits. */
 static inline int64_t byoc_integer_depth(const byoc_integer_params* p) {
-  return p->is_winograd ? byoc_integer_tile_depth(p->isa, p->channels)
-                        : 2 * byoc_integer_pairs(p->kernel_h * p->kernel_w * p->channels);
+  return p->is_winograd ? byoc_round_up(p->of.channels, byoc_integer_panel(p->of.isa))
+                        : byoc_round_up(byoc_taps(&p->of), 2);
+}
+
+static inline size_t byoc_integer_packed_bytes(const byoc_integer_params* p) {
+  const int64_t panel = byoc_integer_panel(p->of.isa);
+  const int64_t numbers = (p->is_winograd ? BYOC_INTEGER_POINTS : 1) * byoc_integer_depth(p);
+  return (size_t)(byoc_is_depthwise(&p->of)
+                      ? byoc_round_up(p->of.groups, panel) *
+                            byoc_integer_tap_numbers(byoc_taps(&p->of))
+                      : p->of.groups * byoc_round_up(p->of.outputs, panel) * numbers) *
+         2;
 }
 
 /* From the first element of a group's source to the end of the last one. */
 static inline int64_t byoc_integer_extent(const byoc_integer_params* p) {
-  return (p->images - 1) * p->src_image + (p->height - 1) * p->src_row +
-         (p->width - 1) * p->src_pixel + p->channels;
+  return (p->of.images - 1) * p->of.src.image + (p->of.height - 1) * p->of.src.row +
+         (p->of.width - 1) * p->of.src.pixel + p->of.channels;
 }
 
 static inline int64_t byoc_integer_tiles(const byoc_integer_params* p) {
-  return p->images * ((p->out_height + 1) / 2) * ((p->out_width + 1) / 2);
+  return p->of.images * ((p->of.out_height + 1) / 2) * ((p->of.out_width + 1) / 2);
 }
 
 /* Rows of a block that takes no more than half of the second-level cache. */
@@ -108,16 +96,21 @@ static inline int64_t byoc_integer_block(const byoc_integer_params* p, int64_t c
    and those of tiles as pixels. */
 static inline int64_t byoc_integer_numbers_bytes(const byoc_integer_params* p) {
   const int64_t points = p->is_winograd ? BYOC_INTEGER_POINTS : 1;
-  const int64_t bytes = byoc_is_depthwise(p->groups, p->channels, p->columns)
-                            ? byoc_round_up(p->groups, 64)
-                            : points * p->rows * byoc_integer_depth(p) * 2;
+  const int64_t bytes = byoc_is_depthwise(&p->of) ? byoc_round_up(p->of.groups, 64)
+                                                  : points * p->rows * byoc_integer_depth(p) * 2;
   return byoc_round_up(bytes + BYOC_INTEGER_SLACK, 64);
 }
 static inline int64_t byoc_integer_thread_bytes(const byoc_integer_params* p) {
-  const int64_t panel = byoc_integer_panel(p->isa);
+  const int64_t panel = byoc_integer_panel(p->of.isa);
   const int64_t sums = p->is_winograd ? BYOC_INTEGER_POINTS + 4 : 1;
   return byoc_integer_numbers_bytes(p) + byoc_round_up(p->rows * 4, 64) +
          sums * p->rows * panel * 4;
+}
+
+/* Threads that are worth waking. */
+static inline int64_t byoc_integer_threads(const byoc_integer_params* p) {
+  const int64_t results = p->of.images * p->of.out_height * p->of.out_width * p->of.groups;
+  return results * p->of.outputs * byoc_integer_depth(p) < BYOC_INTEGER_ALONE ? 1 : p->of.threads;
 }
 
 static inline int16_t byoc_integer_weight(const byoc_integer_pack_params* p, const uint8_t* weights,
@@ -129,14 +122,15 @@ static inline int16_t byoc_integer_weight(const byoc_integer_pack_params* p, con
    between them, and the odd ones. */
 static inline void byoc_integer_pack_depthwise(const byoc_integer_pack_params* p,
                                                const uint8_t* weights, int16_t* packed) {
-  const int64_t panel = byoc_integer_panel(p->isa), taps = p->kernel_h * p->kernel_w;
+  const byoc_convolution* c = &p->product.of;
+  const int64_t panel = byoc_integer_panel(c->isa), taps = byoc_taps(c);
   const int64_t of_panel = panel * byoc_integer_tap_numbers(taps);
-  memset(packed, 0, (size_t)(byoc_round_up(p->groups, panel) * byoc_integer_tap_numbers(taps)) * 2);
-  for (int64_t channel = 0; channel < p->groups; ++channel) {
+  memset(packed, 0, byoc_integer_packed_bytes(&p->product));
+  for (int64_t channel = 0; channel < c->groups; ++channel) {
     int16_t* to = packed + channel / panel * of_panel + channel % 2 * panel + channel % panel;
     for (int64_t tap = 0; tap < taps; ++tap) {
-      const int64_t at = channel * p->group_stride + tap / p->kernel_w * p->row_stride +
-                         tap % p->kernel_w * p->pixel_stride;
+      const int64_t at = channel * p->group_stride + tap / c->kernel_width * p->row_stride +
+                         tap % c->kernel_width * p->pixel_stride;
       const int16_t weight = byoc_integer_weight(p, weights, at);
       to[0] = (int16_t)(to[0] + weight);
       to[(tap + 1) * 2 * panel] = weight;
@@ -158,12 +152,12 @@ static inline int16_t byoc_integer_point(const int16_t g[9], int64_t i, int64_t 
 /* A panel: point, pairs of channels, column, number of a pair. */
 static inline void byoc_integer_pack_tiles(const byoc_integer_pack_params* p,
                                            const uint8_t* weights, int64_t first, int16_t* to) {
-  const int64_t panel = byoc_integer_panel(p->isa);
-  const int64_t depth = byoc_integer_tile_depth(p->isa, p->channels);
+  const byoc_convolution* of = &p->product.of;
+  const int64_t panel = byoc_integer_panel(of->isa), depth = byoc_integer_depth(&p->product);
   for (int64_t c = 0; c < depth; ++c) {
     for (int64_t n = 0; n < panel; ++n) {
       int16_t window[9] = {0};
-      for (int64_t t = 0; c < p->channels && first + n < p->columns && t < 9; ++t) {
+      for (int64_t t = 0; c < of->channels && first + n < of->outputs && t < 9; ++t) {
         window[t] = byoc_integer_weight(p, weights,
                                         (first + n) * p->column_stride + c * p->channel_stride +
                                             t / 3 * p->row_stride + t % 3 * p->pixel_stride);
@@ -192,15 +186,15 @@ static inline __attribute__((always_inline)) void byoc_integer_pack_pair(
    `weights`: of its first column. */
 static inline void byoc_integer_pack_panel(const byoc_integer_pack_params* p,
                                            const uint8_t* weights, int64_t columns, int16_t* to) {
-  const int64_t panel = byoc_integer_panel(p->isa);
-  const int64_t depth = p->kernel_h * p->kernel_w * p->channels;
-  if (columns < panel) memset(to, 0, (size_t)(byoc_integer_pairs(depth) * 2 * panel) * 2);
+  const byoc_convolution* of = &p->product.of;
+  const int64_t panel = byoc_integer_panel(of->isa), depth = byoc_taps(of);
+  if (columns < panel) memset(to, 0, (size_t)(byoc_integer_depth(&p->product) * panel) * 2);
   for (int64_t k = 0; k < depth; k += 2, to += 2 * panel) {
     const uint8_t* at[2] = {NULL, NULL};
     for (int64_t i = 0; i < 2 && k + i < depth; ++i) {
-      const int64_t c = (k + i) % p->channels, tap = (k + i) / p->channels;
-      at[i] = weights + c * p->channel_stride + tap / p->kernel_w * p->row_stride +
-              tap % p->kernel_w * p->pixel_stride;
+      const int64_t c = (k + i) % of->channels, tap = (k + i) / of->channels;
+      at[i] = weights + c * p->channel_stride + tap / of->kernel_width * p->row_stride +
+              tap % of->kernel_width * p->pixel_stride;
     }
     if (p->column_stride == 1 && p->is_signed) {
       byoc_integer_pack_pair(at[0], at[1], 1, columns, 1, to);
@@ -217,38 +211,31 @@ BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const
   const byoc_integer_pack_params* p = (const byoc_integer_pack_params*)params;
   const uint8_t* weights = (const uint8_t*)data[0];
   int16_t* packed = (int16_t*)data[1];
-  const int64_t panel = byoc_integer_panel(p->isa);
-  const int64_t depth = p->kernel_h * p->kernel_w * p->channels;
-  const int64_t pairs = byoc_integer_pairs(depth), panels = (p->columns + panel - 1) / panel;
-  const int64_t all = p->groups * panels;
-  const int64_t tile_numbers =
-      BYOC_INTEGER_POINTS * byoc_integer_tile_depth(p->isa, p->channels) * panel;
+  const byoc_convolution* of = &p->product.of;
+  const int64_t panel = byoc_integer_panel(of->isa), panels = (of->outputs + panel - 1) / panel;
+  const int64_t all = of->groups * panels;
+  const int64_t of_panel =
+      (p->product.is_winograd ? BYOC_INTEGER_POINTS : 1) * byoc_integer_depth(&p->product) * panel;
   (void)scratch;
-  if (byoc_is_depthwise(p->groups, p->channels, p->columns)) { /* on one thread */
+  if (byoc_is_depthwise(of)) { /* on one thread */
     byoc_integer_pack_depthwise(p, weights, packed);
     return BYOC_OK;
   }
   for (int64_t b = all * part / parts; b < all * (part + 1) / parts; ++b) {
     const int64_t group = b / panels, first = b % panels * panel;
-    int16_t* to = packed + b * pairs * 2 * panel;
-    if (p->is_winograd) {
-      byoc_integer_pack_tiles(p, weights, first, packed + b * tile_numbers);
+    int16_t* to = packed + b * of_panel;
+    if (p->product.is_winograd) {
+      byoc_integer_pack_tiles(p, weights, first, to);
       continue;
     }
     byoc_integer_pack_panel(p, weights + group * p->group_stride + first * p->column_stride,
-                            byoc_min(panel, p->columns - first), to);
+                            byoc_min(panel, of->outputs - first), to);
   }
   return BYOC_OK;
 }
 
 /* params: byoc_integer_pack_params. data: the weights, and what is made of them: the panels of each
    group. */
-BYOC_FUNCTION int byoc_integer_pack(const int64_t* params, void* const* data, void* scratch,
-                                    int threads, char* error) {
-  const byoc_integer_pack_params* p = (const byoc_integer_pack_params*)params;
-  (void)error;
-  return byoc_on_team(byoc_integer_pack_on_thread, params, data, scratch,
-                      byoc_is_depthwise(p->groups, p->channels, p->columns) ? 1 : threads);
-}
+BYOC_KERNEL(integer_pack, byoc_integer_pack_params, byoc_is_depthwise(&p->product.of) ? 1 : threads)
 
 #endif /* BYOC_INTEGER_PLAN_H_ */

@@ -16,21 +16,21 @@ BYOC_INLINE void BYOC_NAME(integer_tiles)(const byoc_integer_params* p, const ui
                                           const int is_signed, int32_t zero, int64_t first,
                                           int64_t rows, int64_t apart, int16_t* to) {
   const BYOC_INTS zeros = BYOC_OP(set1_epi16)((int16_t)zero);
-  const int64_t across = (p->out_width + 1) / 2, down = (p->out_height + 1) / 2;
+  const int64_t across = (p->of.out_width + 1) / 2, down = (p->of.out_height + 1) / 2;
   const int64_t depth = byoc_integer_depth(p);
   int64_t column = first % across, line = first / across % down;
-  const uint8_t* image = src + first / across / down * p->src_image;
+  const uint8_t* image = src + first / across / down * p->of.src.image;
   for (int64_t m = 0; m < rows; ++m) {
-    const int64_t x = column * 2 - p->pad_left, y = line * 2 - p->pad_top;
-    for (int64_t c = 0; c < p->channels; c += BYOC_PANEL) {
-      const int64_t count = byoc_min(BYOC_PANEL, p->channels - c);
+    const int64_t x = column * 2 - p->of.pad_left, y = line * 2 - p->of.pad_top;
+    for (int64_t c = 0; c < p->of.channels; c += BYOC_PANEL) {
+      const int64_t count = byoc_min(BYOC_PANEL, p->of.channels - c);
       BYOC_INTS d[16], v[16];
       BYOC_UNROLL
       for (int i = 0; i < 16; ++i) {
         const int64_t at_y = y + i / 4, at_x = x + i % 4;
         d[i] = BYOC_OP(set1_epi16)(0);
-        if (at_y < 0 || at_y >= p->height || at_x < 0 || at_x >= p->width) continue;
-        const uint8_t* from = image + at_y * p->src_row + at_x * p->src_pixel + c;
+        if (at_y < 0 || at_y >= p->of.height || at_x < 0 || at_x >= p->of.width) continue;
+        const uint8_t* from = image + at_y * p->of.src.row + at_x * p->of.src.pixel + c;
         d[i] = BYOC_OP(sub_epi16)(BYOC_NAME(load_tap)(from, count == BYOC_PANEL, count, is_signed),
                                   zeros);
       }
@@ -45,7 +45,7 @@ BYOC_INLINE void BYOC_NAME(integer_tiles)(const byoc_integer_params* p, const ui
     column = 0;
     if (++line < down) continue;
     line = 0;
-    image += p->src_image;
+    image += p->of.src.image;
   }
 }
 
@@ -83,17 +83,17 @@ BYOC_INLINE void BYOC_NAME(integer_pixels)(const int32_t* points, int64_t apart,
 BYOC_INLINE void BYOC_NAME(finish_tiles)(const byoc_integer_params* p, int64_t first, int64_t rows,
                                          int64_t line, int64_t column, int64_t columns,
                                          int32_t* pixels, void* const* data) {
-  const int64_t across = (p->out_width + 1) / 2, down = (p->out_height + 1) / 2;
+  const int64_t across = (p->of.out_width + 1) / 2, down = (p->of.out_height + 1) / 2;
   int64_t count;
   for (int64_t m = 0; m < rows; m += count) {
     const int64_t x = (first + m) % across, y = (first + m) / across % down;
     const int64_t image = (first + m) / across / down;
     count = byoc_min(rows - m, across - x);
-    for (int64_t i = 0; i < 2 && 2 * y + i < p->out_height; ++i) {
-      const int64_t at = (image * p->out_height + 2 * y + i) * p->out_width + 2 * x;
-      BYOC_NAME(integer_finish)(p, pixels + i * line + 2 * m * BYOC_PANEL, NULL,
-                                at * p->dst_pixel + column,
-                                byoc_min(2 * count, p->out_width - 2 * x), column, columns, data);
+    for (int64_t i = 0; i < 2 && 2 * y + i < p->of.out_height; ++i) {
+      const int64_t at = (image * p->of.out_height + 2 * y + i) * p->of.out_width + 2 * x;
+      BYOC_NAME(integer_finish)(
+          p, pixels + i * line + 2 * m * BYOC_PANEL, NULL, at * p->of.dst.pixel + column,
+          byoc_min(2 * count, p->of.out_width - 2 * x), column, columns, data);
     }
   }
 }
@@ -101,10 +101,10 @@ BYOC_INLINE void BYOC_NAME(finish_tiles)(const byoc_integer_params* p, int64_t f
 BYOC_INLINE void BYOC_NAME(integer_winograd)(const byoc_integer_params* p, int64_t thread,
                                              int64_t team, void* const* data, char* memory) {
   const byoc_share share =
-      byoc_divide(byoc_integer_tiles(p), BYOC_ROWS, p->columns, BYOC_PANEL, thread, team);
+      byoc_divide(byoc_integer_tiles(p), BYOC_ROWS, p->of.outputs, BYOC_PANEL, thread, team);
   const int64_t depth = byoc_integer_depth(p), all = share.last_row - share.first_row;
   const int64_t blocks = (all + p->rows - 1) / p->rows, apart = p->rows * BYOC_PANEL;
-  const int32_t zero = byoc_integer_zero(data, p->src_zero);
+  const int32_t zero = byoc_integer_zero(data, p->at.src_zero);
   const uint8_t* src = (const uint8_t*)data[0];
   int16_t* numbers = (int16_t*)memory;
   int32_t* sums = (int32_t*)(memory + byoc_integer_numbers_bytes(p)) + byoc_round_up(p->rows, 16);
@@ -133,7 +133,7 @@ BYOC_INLINE void BYOC_NAME(integer_winograd)(const byoc_integer_params* p, int64
       }
       BYOC_NAME(integer_pixels)(sums, apart, rows, 2 * apart, pixels);
       BYOC_NAME(finish_tiles)(p, first, rows, 2 * apart, column,
-                              byoc_min(p->columns - column, BYOC_PANEL), pixels, data);
+                              byoc_min(p->of.outputs - column, BYOC_PANEL), pixels, data);
     }
   }
 }

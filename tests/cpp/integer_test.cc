@@ -49,13 +49,13 @@ int64_t Number(uint8_t byte, bool is_signed) {
 /// Packs the weights, and runs the kernel, which may read both zero points.
 void Run(const byoc_integer_params& p, const byoc_integer_pack_params& pack, Bytes* src,
          Bytes* weights, int32_t src_zero, int32_t weights_zero, Bytes* dst) {
-  Bytes packed(static_cast<int64_t>(byoc_integer_packed_bytes(&pack)), 64);
-  Bytes scratch(p.threads * byoc_integer_thread_bytes(&p), 64);
+  Bytes packed(static_cast<int64_t>(byoc_integer_packed_bytes(&p)), 64);
+  Bytes scratch(p.of.threads * byoc_integer_thread_bytes(&p), 64);
   char message[BYOC_ERROR_BYTES];
   int64_t pack_params[sizeof(pack) / 8], params[sizeof(p) / 8];
   std::memcpy(pack_params, &pack, sizeof(pack));
   std::memcpy(params, &p, sizeof(p));
-  const auto threads = static_cast<int>(p.threads);
+  const auto threads = static_cast<int>(p.of.threads);
   void* const to_pack[] = {weights->data(), packed.data()};
   void* const data[] = {src->data(), packed.data(), &src_zero, &weights_zero, dst->data()};
   CHECK(byoc_integer_pack(pack_params, to_pack, nullptr, threads, message) == BYOC_OK);
@@ -66,56 +66,45 @@ void Check(const Case& c) {
   for (byoc_isa isa : InstructionSets()) {
     std::mt19937 random(11);
     byoc_integer_params p{};
-    p.isa = isa;
-    p.images = c.images;
-    p.groups = c.groups;
-    p.channels = c.channels;
-    p.columns = c.columns;
-    p.height = c.height;
-    p.width = c.width;
-    p.kernel_h = p.kernel_w = c.kernel;
-    p.stride_h = p.stride_w = c.stride;
-    p.dilation_h = p.dilation_w = c.dilation;
-    p.pad_top = p.pad_left = c.pad;
+    p.of.isa = isa;
+    p.of.images = c.images;
+    p.of.groups = c.groups;
+    p.of.channels = c.channels;
+    p.of.outputs = c.columns;
+    p.of.height = c.height;
+    p.of.width = c.width;
+    p.of.kernel_height = p.of.kernel_width = c.kernel;
+    p.of.stride_y = p.of.stride_x = c.stride;
+    p.of.dilation_y = p.of.dilation_x = c.dilation;
+    p.of.pad_top = p.of.pad_left = c.pad;
     const int64_t reach = (c.kernel - 1) * c.dilation + 1;
-    p.out_height = (c.height + 2 * c.pad - reach) / c.stride + 1;
-    p.out_width = (c.width + 2 * c.pad - reach) / c.stride + 1;
-    p.src_pixel = c.groups * c.channels;
-    p.src_row = p.src_pixel * c.width;
-    p.src_image = p.src_row * c.height;
+    p.of.out_height = (c.height + 2 * c.pad - reach) / c.stride + 1;
+    p.of.out_width = (c.width + 2 * c.pad - reach) / c.stride + 1;
+    p.of.src.pixel = c.groups * c.channels;
+    p.of.src.row = p.of.src.pixel * c.width;
+    p.of.src.image = p.of.src.row * c.height;
     p.src_group = c.channels;
-    p.dst_pixel = c.groups * c.columns;
-    p.dst_line = p.out_width * p.dst_pixel;
+    p.of.dst.pixel = c.groups * c.columns;
+    p.of.dst.row = p.of.out_width * p.of.dst.pixel;
     p.dst_group = p.next_column = c.columns;
     p.across = c.groups;
     p.src_dtype = c.src_dtype;
     p.dst_dtype = BYOC_S32;
-    p.bias = p.src_scale = p.weights_scale = p.dst_scale = p.dst_zero = -1;
-    p.src_zero = c.zeros ? 2 : -1;
-    p.weights_zero = c.weights_zero ? 3 : -1;
-    p.scales = p.zeros = 1;
-    p.result = 4;
+    p.at.bias = p.at.src_scale = p.at.weights_scale = p.at.dst_scale = p.at.dst_zero = -1;
+    p.at.src_zero = c.zeros ? 2 : -1;
+    p.at.weights_zero = c.weights_zero ? 3 : -1;
+    p.at.scales = p.at.zeros = 1;
+    p.at.result = 4;
     p.is_winograd = c.winograd;
-    const bool is_depthwise = byoc_is_depthwise(c.groups, c.channels, c.columns) != 0;
+    const bool is_depthwise = byoc_is_depthwise(&p.of) != 0;
     p.rows =
         is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN) : byoc_integer_block(&p, 1 << 14);
-    p.threads = c.threads;
+    p.of.threads = c.threads;
     const int64_t area = c.kernel * c.kernel, of_column = c.channels * area;
-    byoc_integer_pack_params pack = {isa,
-                                     c.groups,
-                                     c.channels,
-                                     c.columns,
-                                     c.kernel,
-                                     c.kernel,
-                                     c.columns * of_column,
-                                     of_column,
-                                     area,
-                                     c.kernel,
-                                     1,
-                                     c.signed_weights,
-                                     c.winograd};
-    const int64_t results = c.images * p.out_height * p.out_width * p.dst_pixel;
-    Bytes src(c.images * p.src_image), weights(c.groups * c.columns * of_column);
+    const byoc_integer_pack_params pack = {p, c.columns * of_column, of_column, area, c.kernel,
+                                           1, c.signed_weights};
+    const int64_t results = c.images * p.of.out_height * p.of.out_width * p.of.dst.pixel;
+    Bytes src(c.images * p.of.src.image), weights(c.groups * c.columns * of_column);
     Bytes dst(4 * results);
     const bool is_signed = c.src_dtype == BYOC_S8;
     Fill(&src, c.extreme, is_signed ? -128 : 0, is_signed ? 127 : 255, &random);
@@ -127,15 +116,15 @@ void Check(const Case& c) {
     const int64_t of_src = c.zeros ? src_zero : 0, of_weights = c.weights_zero ? weights_zero : 0;
     int64_t wrong = 0;
     for (int64_t i = 0; i < results; ++i) {
-      const int64_t column = i % p.dst_pixel, pixel = i / p.dst_pixel;
-      const int64_t x = pixel % p.out_width, y = pixel / p.out_width % p.out_height;
-      const int64_t image = pixel / p.out_width / p.out_height, group = column / c.columns;
+      const int64_t column = i % p.of.dst.pixel, pixel = i / p.of.dst.pixel;
+      const int64_t x = pixel % p.of.out_width, y = pixel / p.of.out_width % p.of.out_height;
+      const int64_t image = pixel / p.of.out_width / p.of.out_height, group = column / c.columns;
       int64_t sum = 0;
       for (int64_t t = 0; t < of_column; ++t) {
         const int64_t at_y = y * c.stride - c.pad + t % area / c.kernel * c.dilation;
         const int64_t at_x = x * c.stride - c.pad + t % c.kernel * c.dilation;
         if (at_y < 0 || at_y >= c.height || at_x < 0 || at_x >= c.width) continue;
-        const int64_t at = image * p.src_image + at_y * p.src_row + at_x * p.src_pixel +
+        const int64_t at = image * p.of.src.image + at_y * p.of.src.row + at_x * p.of.src.pixel +
                            group * c.channels + t / area;
         sum += (Number(src.data()[at], is_signed) - of_src) *
                (Number(weights.data()[column * of_column + t], c.signed_weights) - of_weights);
@@ -161,41 +150,39 @@ void CheckTransposed(int64_t channels, int64_t columns, int64_t width, int threa
   for (byoc_isa isa : InstructionSets()) {
     std::mt19937 random(12);
     byoc_integer_params p{};
-    p.isa = isa;
-    p.images = kImages;
-    p.groups = kDown * kAcross;
-    p.channels = channels;
-    p.columns = columns;
-    p.height = p.out_height = kHeight;
-    p.width = p.out_width = width;
-    p.kernel_h = p.kernel_w = p.stride_h = p.stride_w = p.dilation_h = p.dilation_w = 1;
-    p.src_pixel = channels;
-    p.src_row = channels * width;
-    p.src_image = p.src_row * kHeight;
+    p.of.isa = isa;
+    p.of.images = kImages;
+    p.of.groups = kDown * kAcross;
+    p.of.channels = channels;
+    p.of.outputs = columns;
+    p.of.height = p.of.out_height = kHeight;
+    p.of.width = p.of.out_width = width;
+    p.of.kernel_height = p.of.kernel_width = p.of.stride_y = p.of.stride_x = p.of.dilation_y =
+        p.of.dilation_x = 1;
+    p.of.src.pixel = channels;
+    p.of.src.row = channels * width;
+    p.of.src.image = p.of.src.row * kHeight;
     p.dst_group = columns;
-    p.dst_pixel = kAcross * columns;
-    p.dst_down = width * p.dst_pixel;
-    p.dst_line = kDown * p.dst_down;
+    p.of.dst.pixel = kAcross * columns;
+    p.dst_down = width * p.of.dst.pixel;
+    p.of.dst.row = kDown * p.dst_down;
     p.across = kAcross;
     p.dst_dtype = BYOC_S32;
     p.src_dtype = BYOC_U8;
-    p.bias = p.src_scale = p.weights_scale = p.dst_scale = p.dst_zero = -1;
-    p.src_zero = 2;
-    p.weights_zero = 3;
-    p.scales = p.zeros = 1;
-    p.result = 4;
+    p.at.bias = p.at.src_scale = p.at.weights_scale = p.at.dst_scale = p.at.dst_zero = -1;
+    p.at.src_zero = 2;
+    p.at.weights_zero = 3;
+    p.at.scales = p.at.zeros = 1;
+    p.at.result = 4;
     p.rows = byoc_integer_block(&p, 1 << 12);
-    p.threads = threads;
+    p.of.threads = threads;
     constexpr int64_t kArea = kDown * kAcross;
     byoc_integer_pack_params pack{};  // weights [channels, columns, window], as in the models
-    pack.isa = isa;
-    pack.groups = p.groups;
-    pack.channels = channels;
-    pack.columns = columns;
-    pack.kernel_h = pack.kernel_w = pack.group_stride = pack.is_signed = 1;
+    pack.product = p;
+    pack.group_stride = pack.is_signed = 1;
     pack.column_stride = kArea;
     pack.channel_stride = kArea * columns;
-    Bytes src(kImages * p.src_image), weights(kArea * columns * channels);
+    Bytes src(kImages * p.of.src.image), weights(kArea * columns * channels);
     const int64_t results = kImages * kHeight * width * kArea * columns;
     Bytes dst(4 * results);
     Fill(&src, false, 0, 255, &random);
