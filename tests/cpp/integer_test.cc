@@ -10,18 +10,16 @@
 #include <vector>
 
 #include "check.h"
-#include "kernel_check.h"
+#include "convolution_check.h"
 #include "kernels/byoc_integer.h"
 #include "kernels/byoc_integer_plan.h"
 
 namespace {
 
-struct Case {
-  int64_t images = 1, groups = 1, channels = 1, columns = 1;  // of a group
-  int64_t height = 1, width = 1, kernel = 1, stride = 1, dilation = 1, pad = 0;
+struct Case : Convolution {
+  int64_t kernel = 1, stride = 1, dilation = 1, pad = 0;  // along both axes
   int src_dtype = BYOC_U8;
   bool signed_weights = true, extreme = false, winograd = false, zeros = true, weights_zero = false;
-  int threads = 1;
 };
 
 /// Bytes in guarded memory.
@@ -62,50 +60,42 @@ void Run(const byoc_integer_params& p, const byoc_integer_pack_params& pack, Byt
   CHECK(byoc_integer(params, data, scratch.data(), threads, message) == BYOC_OK);
 }
 
-void Check(const Case& c) {
+/// The parameters of both zero points, and of sums of 32 bits as they are.
+Params<byoc_integer_params> Describe(const Convolution& c, byoc_isa isa) {
+  Params<byoc_integer_params> p(c, isa);
+  p->dst_dtype = BYOC_S32;
+  p->src_dtype = BYOC_U8;
+  p->at.bias = p->at.src_scale = p->at.weights_scale = p->at.dst_scale = p->at.dst_zero = -1;
+  p->at.src_zero = 2;
+  p->at.weights_zero = 3;
+  p->at.scales = p->at.zeros = 1;
+  p->at.result = 4;
+  return p;
+}
+
+void Check(Case c) {
+  c.bias = false;
+  c.kernel_height = c.kernel_width = c.kernel;
+  c.stride_y = c.stride_x = c.stride;
+  c.dilation_y = c.dilation_x = c.dilation;
+  c.top = c.bottom = c.left = c.right = c.pad;
   for (byoc_isa isa : InstructionSets()) {
     std::mt19937 random(11);
-    byoc_integer_params p{};
-    p.of.isa = isa;
-    p.of.images = c.images;
-    p.of.groups = c.groups;
-    p.of.channels = c.channels;
-    p.of.outputs = c.columns;
-    p.of.height = c.height;
-    p.of.width = c.width;
-    p.of.kernel_height = p.of.kernel_width = c.kernel;
-    p.of.stride_y = p.of.stride_x = c.stride;
-    p.of.dilation_y = p.of.dilation_x = c.dilation;
-    p.of.pad_top = p.of.pad_left = c.pad;
-    const int64_t reach = (c.kernel - 1) * c.dilation + 1;
-    p.of.out_height = (c.height + 2 * c.pad - reach) / c.stride + 1;
-    p.of.out_width = (c.width + 2 * c.pad - reach) / c.stride + 1;
-    p.of.src.pixel = c.groups * c.channels;
-    p.of.src.row = p.of.src.pixel * c.width;
-    p.of.src.image = p.of.src.row * c.height;
+    Params<byoc_integer_params> params = Describe(c, isa);
+    byoc_integer_params& p = *params;
     p.src_group = c.channels;
-    p.of.dst.pixel = c.groups * c.columns;
-    p.of.dst.row = p.of.out_width * p.of.dst.pixel;
-    p.dst_group = p.next_column = c.columns;
+    p.dst_group = p.next_column = c.outputs;
     p.across = c.groups;
     p.src_dtype = c.src_dtype;
-    p.dst_dtype = BYOC_S32;
-    p.at.bias = p.at.src_scale = p.at.weights_scale = p.at.dst_scale = p.at.dst_zero = -1;
-    p.at.src_zero = c.zeros ? 2 : -1;
-    p.at.weights_zero = c.weights_zero ? 3 : -1;
-    p.at.scales = p.at.zeros = 1;
-    p.at.result = 4;
+    if (!c.zeros) p.at.src_zero = -1;
+    if (!c.weights_zero) p.at.weights_zero = -1;
     p.is_winograd = c.winograd;
-    const bool is_depthwise = byoc_is_depthwise(&p.of) != 0;
-    p.rows =
-        is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN) : byoc_integer_block(&p, 1 << 14);
-    p.of.threads = c.threads;
-    const int64_t area = c.kernel * c.kernel, of_column = c.channels * area;
-    const byoc_integer_pack_params pack = {p, c.columns * of_column, of_column, area, c.kernel,
-                                           1, c.signed_weights};
-    const int64_t results = c.images * p.of.out_height * p.of.out_width * p.of.dst.pixel;
-    Bytes src(c.images * p.of.src.image), weights(c.groups * c.columns * of_column);
-    Bytes dst(4 * results);
+    p.rows = byoc_is_depthwise(&p.of) ? static_cast<int64_t>(BYOC_INTEGER_RUN)
+                                      : byoc_integer_block(&p, 1 << 14);
+    const byoc_integer_pack_params pack = {
+        p, c.outputs * c.Taps(), c.Taps(), c.kernel * c.kernel, c.kernel, 1, c.signed_weights};
+    Bytes src(c.images * p.of.src.image), weights(c.groups * c.outputs * c.Taps());
+    Bytes dst(4 * c.images * p.of.dst.image);
     const bool is_signed = c.src_dtype == BYOC_S8;
     Fill(&src, c.extreme, is_signed ? -128 : 0, is_signed ? 127 : 255, &random);
     Fill(&weights, c.extreme, c.signed_weights ? -128 : 0, c.signed_weights ? 127 : 255, &random);
@@ -114,33 +104,25 @@ void Check(const Case& c) {
     Run(p, pack, &src, &weights, src_zero, weights_zero, &dst);
 
     const int64_t of_src = c.zeros ? src_zero : 0, of_weights = c.weights_zero ? weights_zero : 0;
+    const Window window = {c.height, c.width,    c.kernel,   c.kernel, c.stride,
+                           c.stride, c.dilation, c.dilation, c.pad,    c.pad};
     int64_t wrong = 0;
-    for (int64_t i = 0; i < results; ++i) {
-      const int64_t column = i % p.of.dst.pixel, pixel = i / p.of.dst.pixel;
-      const int64_t x = pixel % p.of.out_width, y = pixel / p.of.out_width % p.of.out_height;
-      const int64_t image = pixel / p.of.out_width / p.of.out_height, group = column / c.columns;
+    const auto expect = [&](int64_t n, int64_t y, int64_t x, int64_t o, int64_t at) {
       int64_t sum = 0;
-      for (int64_t t = 0; t < of_column; ++t) {
-        const int64_t at_y = y * c.stride - c.pad + t % area / c.kernel * c.dilation;
-        const int64_t at_x = x * c.stride - c.pad + t % c.kernel * c.dilation;
-        if (at_y < 0 || at_y >= c.height || at_x < 0 || at_x >= c.width) continue;
-        const int64_t at = image * p.of.src.image + at_y * p.of.src.row + at_x * p.of.src.pixel +
-                           group * c.channels + t / area;
-        sum += (Number(src.data()[at], is_signed) - of_src) *
-               (Number(weights.data()[column * of_column + t], c.signed_weights) - of_weights);
-      }
+      ForEachTap(window, y, x, [&](int64_t i, int64_t j, int64_t sy, int64_t sx) {
+        for (int64_t k = 0; k < c.channels; ++k) {
+          const int64_t of_tap = Offset(p.of.src, n, sy, sx, o / c.outputs * c.channels + k);
+          sum += (Number(src.data()[of_tap], is_signed) - of_src) *
+                 (Number(weights.data()[c.Weight(o, k, i, j)], c.signed_weights) - of_weights);
+        }
+      });
       int32_t result;
-      std::memcpy(&result, dst.data() + 4 * i, 4);
+      std::memcpy(&result, dst.data() + 4 * at, 4);
       wrong += result != sum;
-    }
-    if (wrong != 0) {
-      check::Failed(__FILE__, __LINE__,
-                    "instruction set " + std::to_string(isa) + ", groups " +
-                        std::to_string(c.groups) + ", channels " + std::to_string(c.channels) +
-                        ", columns " + std::to_string(c.columns) + ", kernel " +
-                        std::to_string(c.kernel) + ", width " + std::to_string(c.width) + ": " +
-                        std::to_string(wrong) + " of " + std::to_string(results) + " are wrong");
-    }
+    };
+    ForEachResult(p.of.dst, c.images, c.OutHeight(), c.OutWidth(), c.groups * c.outputs, expect);
+    CheckError(__FILE__, __LINE__, c, "wrong numbers on instruction set " + std::to_string(isa),
+               static_cast<double>(wrong), 0);
   }
 }
 
@@ -149,33 +131,24 @@ void CheckTransposed(int64_t channels, int64_t columns, int64_t width, int threa
   constexpr int64_t kDown = 2, kAcross = 3, kImages = 2, kHeight = 3;
   for (byoc_isa isa : InstructionSets()) {
     std::mt19937 random(12);
-    byoc_integer_params p{};
-    p.of.isa = isa;
-    p.of.images = kImages;
-    p.of.groups = kDown * kAcross;
-    p.of.channels = channels;
-    p.of.outputs = columns;
-    p.of.height = p.of.out_height = kHeight;
-    p.of.width = p.of.out_width = width;
-    p.of.kernel_height = p.of.kernel_width = p.of.stride_y = p.of.stride_x = p.of.dilation_y =
-        p.of.dilation_x = 1;
-    p.of.src.pixel = channels;
-    p.of.src.row = channels * width;
-    p.of.src.image = p.of.src.row * kHeight;
+    Convolution c;
+    c.images = kImages;
+    c.groups = kDown * kAcross;
+    c.channels = channels;
+    c.outputs = columns;
+    c.height = kHeight;
+    c.width = width;
+    c.bias = false;
+    c.threads = threads;
+    Params<byoc_integer_params> described = Describe(c, isa);
+    byoc_integer_params& p = *described;
+    p.of.src = {channels * width * kHeight, channels * width, channels, 0, channels};
     p.dst_group = columns;
     p.of.dst.pixel = kAcross * columns;
     p.dst_down = width * p.of.dst.pixel;
     p.of.dst.row = kDown * p.dst_down;
     p.across = kAcross;
-    p.dst_dtype = BYOC_S32;
-    p.src_dtype = BYOC_U8;
-    p.at.bias = p.at.src_scale = p.at.weights_scale = p.at.dst_scale = p.at.dst_zero = -1;
-    p.at.src_zero = 2;
-    p.at.weights_zero = 3;
-    p.at.scales = p.at.zeros = 1;
-    p.at.result = 4;
     p.rows = byoc_integer_block(&p, 1 << 12);
-    p.of.threads = threads;
     constexpr int64_t kArea = kDown * kAcross;
     byoc_integer_pack_params pack{};  // weights [channels, columns, window], as in the models
     pack.product = p;
@@ -196,9 +169,9 @@ void CheckTransposed(int64_t channels, int64_t columns, int64_t width, int threa
       const int64_t pixel = y / kDown * width + x / kAcross;
       const int64_t of_window = y % kDown * kAcross + x % kAcross;
       int64_t sum = 0;
-      for (int64_t c = 0; c < channels; ++c) {
-        sum += (src.data()[pixel * channels + c] - src_zero) *
-               (Number(weights.data()[(c * columns + column) * kArea + of_window], true) -
+      for (int64_t k = 0; k < channels; ++k) {
+        sum += (src.data()[pixel * channels + k] - src_zero) *
+               (Number(weights.data()[(k * columns + column) * kArea + of_window], true) -
                 weights_zero);
       }
       int32_t result;
@@ -226,7 +199,7 @@ TEST(products_of_matrices) {
       for (int64_t depth : {1, 2, 16, 17, 31, 64, 131}) {
         Case c;
         c.width = rows;
-        c.columns = columns;
+        c.outputs = columns;
         c.channels = depth;
         Check(c);
       }
@@ -239,7 +212,7 @@ TEST(zero_points_and_dtypes_of_weights) {
     for (bool signed_weights : {false, true}) {
       Case c;
       c.width = 9;
-      c.columns = 21;
+      c.outputs = 21;
       c.channels = 300;
       c.weights_zero = of_weights;
       c.signed_weights = signed_weights;
@@ -266,7 +239,7 @@ TEST(windows) {
         Case c;
         c.images = 2;
         c.channels = channels;
-        c.columns = 19;
+        c.outputs = 19;
         c.height = 7;
         c.width = 9;
         c.kernel = kernel;
@@ -286,7 +259,7 @@ TEST(windows) {
 TEST(windows_that_lie_outside) {
   Case c;
   c.channels = 5;
-  c.columns = 4;
+  c.outputs = 4;
   c.height = 2;
   c.width = 3;
   c.kernel = 3;
@@ -318,7 +291,7 @@ TEST(tiles_of_as_many_channels_as_sums_can_hold) {
   Case c;
   c.winograd = true;
   c.channels = 900;
-  c.columns = 3;
+  c.outputs = 3;
   c.height = c.width = 3;
   c.kernel = 3;
   c.pad = 1;
@@ -333,7 +306,7 @@ TEST(tiles) {
         c.winograd = true;
         c.images = 2;
         c.channels = channels;
-        c.columns = columns;
+        c.outputs = columns;
         c.height = 5;
         c.width = width;
         c.kernel = 3;
