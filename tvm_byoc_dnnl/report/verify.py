@@ -18,7 +18,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..api.compile import DEFAULT_COMPILER, PRECISIONS, partition, with_precision
+from ..api.compile import DEFAULT_COMPILER, PRECISIONS, compile, partition, with_precision
 from ..core.errors import InputError, check_types, one_of
 from ..frontends import to_relax
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
@@ -220,10 +220,8 @@ def verify(
         allowed = _tolerance([regions[name]], chosen) if tolerance is None else tolerance
         report.regions.append(_check(name, regions[name], of_region, allowed))
     if chosen != (options or {}):
-        plain = Runner(
-            tvm.compile(partition(imported, compiler, policy=policy, options=options), "llvm", relax_pipeline=PIPELINE)
-        )
-        report.from_float32 = gap(outputs, arrays_in(_call(plain, tensors)))
+        plain = Runner(compile(imported, compiler, policy=policy, options=options))
+        report.from_float32 = gap(outputs, arrays_in(plain.run_tvm(*tensors)))
     return report
 
 
@@ -237,10 +235,6 @@ def _tolerance(regions: Iterable[relax.Function], options: Mapping[str, Any]) ->
     rounded = [r for r in regions if options.get(codegen_of(r), {}).get("precision", usual) != usual]
     results = sum(isinstance(value, relax.Call) for region in rounded for _, value in bindings_of(region))
     return float(2**-7 * np.sqrt(results)) if rounded else None
-
-
-def _call(runner: Runner, tensors: Sequence[Any]) -> Any:
-    return relax.VirtualMachine(runner.module, tvm.cpu())[runner.entry](*tensors)
 
 
 def _arguments(

@@ -28,16 +28,12 @@ def symbols_in(dim: Any) -> list[tirx.Var]:
 
 def symbols_of(params: Iterable[relax.Var]) -> list[tirx.Var]:
     """The distinct symbols in the types of parameters, in order, scalar parameters included."""
-
-    def dims(ty: Any) -> list[Any]:
-        if isinstance(ty, relax.TupleType):
-            return [dim for inner in ty.fields for dim in dims(inner)]
-        if isinstance(ty, relax.TensorType):
-            return list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else []
-        return list(ty.values or ()) if isinstance(ty, relax.ShapeType) else []
-
-    every = (d for p in params for d in ([p] if tvm.ir.is_prim_expr(p) else dims(p.ty)))
-    return list(dict.fromkeys(symbol for dim in every for symbol in symbols_in(dim)))
+    every = (
+        symbol
+        for param in params
+        for symbol in ([param] if tvm.ir.is_prim_expr(param) else relax.analysis.tir_vars_in_type(param.ty))
+    )
+    return list(dict.fromkeys(every))
 
 
 def paired_dims(ty: Any, value: relax.Expr) -> Iterable[tuple[Any, Any]]:

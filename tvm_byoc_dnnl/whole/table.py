@@ -25,7 +25,7 @@ from tvm_ffi import StructuralKey
 
 from ..core.errors import InputError, UnsupportedError
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..ir.relax_utils import blocks_in, is_host_function, is_op_call, ops_of, shape_dims, static_shape
+from ..ir.relax_utils import blocks_in, is_host_function, is_op_call, ops_of, static_shape
 from ..ir.signature import NODES_ATTR
 from ..ir.tvm_compat import is_constant, var_name, with_args
 from ..ir.walker import Replace, rewrite_calls_in
@@ -191,23 +191,13 @@ def _infer(entry: Operator, call: Any) -> Any:
     found = _FOUND.get(key)
     if found is None:
         scratch = relax.BlockBuilder()
-        with scratch.testing_scope(def_vars=_symbols(call)):
+        symbols = [symbol for arg in items(call.args) for symbol in items(relax.analysis.tir_vars_in_type(arg.ty))]
+        with scratch.testing_scope(def_vars=list(dict.fromkeys(symbols))):
             found = scratch.normalize(expanded(scratch, call)).ty
         if len(_FOUND) >= _MOST_FOUND:
             _FOUND.clear()
         _FOUND[key] = found
     return found
-
-
-def _symbols(call: Any) -> list[Any]:
-    """The symbols in the shapes of a call's arguments."""
-    found: dict[Any, None] = {}
-    for arg in items(call.args):
-        dims = shape_dims(arg.ty) if is_a(arg.ty, relax.TensorType) else items(arg.ty.values)
-        for dim in dims or ():
-            if not isinstance(dim, int):
-                found |= dict.fromkeys(tvm.tirx.analysis.undefined_vars(dim))
-    return list(found)
 
 
 def expanded(bb: relax.BlockBuilder, call: Any, node: str = "") -> Any:
