@@ -220,13 +220,20 @@ def places() -> Any:
     return onnx.shape_inference.infer_shapes(made)
 
 
+def tangent() -> Any:
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Tan", ["x"], ["y"])], "tangent", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 @pytest.mark.parametrize(
     ("compiled", "reason"),
     [
         (lambda: byoc.compile(places()), r"TVM computes "),
         (lambda: byoc.compile(network(1), compiler=[]), r"does not say how its regions are called"),
+        (lambda: byoc.compile(tangent(), "ccompiler"), r"region ccompiler_\d+ is run by its vendor's own code"),
     ],
-    ids=["an operator of TVM", "no region"],
+    ids=["an operator of TVM", "no region", "regions of a vendor alone"],
 )
 def test_a_model_that_needs_tvm_is_refused_with_the_reason(compiled: Any, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "m.so"

@@ -224,7 +224,7 @@ def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main
         "log": [asdict(e) for e in read_log(mod)],
     }
     own = {METADATA_FUNCTION: json.dumps(record).encode()}
-    if entry == "main" and _native.regions(external_modules(mod)):
+    if entry == "main" and external_modules(mod):
         own[PROGRAM_FUNCTION] = program_of(mod, mod[names[entry]])
     if REPORT_FUNCTION not in names and (account := _account(regions)):
         own[REPORT_FUNCTION] = account

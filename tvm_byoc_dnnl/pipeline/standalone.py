@@ -219,7 +219,8 @@ class _Program:
         if name in _VIEWS:
             source = self._known(value.args[0])
             return self._call({}, [source.id], var.ty)
-        symbol = str(getattr(value.args[0], "global_symbol", "")) if name == "relax.call_dps_packed" else ""
+        is_extern = name in ("relax.call_dps_packed", "relax.call_pure_packed")
+        symbol = str(getattr(value.args[0], "global_symbol", "")) if is_extern else ""
         region = self._regions.get(symbol)
         if region is None and symbol and any(m.implements_function(symbol) for m in self._modules):
             raise Reject(f"region {symbol} is run by its vendor's own code")
