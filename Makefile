@@ -326,7 +326,7 @@ docs-elementwise: $(NATIVE)  ##* the errors of elementwise functions over all fl
 bench-weights: $(NATIVE) $(PEERS)  ##* compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
 	@$(PY) -m bench.weights $(ARGS)
 
-bench-language: $(NATIVE) $(PEERS)  ##* products of language models beside ONNX Runtime: ARGS='products SmolLM2-135M', or ARGS=error
+bench-language: $(NATIVE) $(PEERS)  ##* language models beside the peers that are installed: ARGS='generate SmolLM2-135M', ARGS=products, or ARGS=error
 	@$(PY) -m bench.language $(ARGS)
 
 docs: $(NATIVE)  ##+ write the generated pages of docs/ again

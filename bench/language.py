@@ -1,7 +1,8 @@
-"""Language models and their products: ``python -m bench.language products`` and ``python -m bench.language error``.
+"""Language models and their products: ``python -m bench.language generate``, ``... products`` and ``... error``.
 
-``products`` are the matrix products of a layer as ``MatMulNBits``, beside ONNX Runtime; the two take turns. ``error``
-is that of sources rounded to 8 bits, in one product and in a decoder with random weights, beside ONNX Runtime's own.
+``generate`` is whole models, beside the peers that are installed; it is what runs without a command. ``products`` are
+the matrix products of a layer as ``MatMulNBits``, beside ONNX Runtime; the two take turns. ``error`` is that of sources
+rounded to 8 bits, in one product and in a decoder with random weights, beside ONNX Runtime's own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import tvm_byoc_dnnl as byoc
+from bench.generation import generate
 from bench.weights import best_of
 from tvm_byoc_dnnl.core._native import engine_info
 
@@ -61,10 +63,16 @@ def session_of(model: onnx.ModelProto, threads: int) -> Any:
     return onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
 
 
-@click.group()
-def main() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def main(context: click.Context) -> None:
     """Language models on this CPU."""
     click.echo(f"oneDNN's instruction set here: {engine_info('dnnl')['isa']}")
+    if context.invoked_subcommand is None:
+        context.invoke(generate)
+
+
+main.add_command(generate)
 
 
 @main.command()

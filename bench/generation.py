@@ -1,0 +1,253 @@
+"""Whole language models beside the peers that are installed: ``python -m bench.language generate``.
+
+The model is a GGUF file with random weights from a seed; onnxruntime-genai gets the same model in the form of its model
+builder. Each engine answers in processes of its own, and all take turns: one for a prompt and its first token, one for
+a prompt and the tokens behind it, whose difference is the time of these.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import onnx
+from gguf import LlamaFileType
+
+from tests.e2e.gguf_model import GgufModel
+from tvm_byoc_dnnl.core.own_process import WorkerError
+from tvm_byoc_dnnl.frontends.gguf.decoder import read_decoder
+from tvm_byoc_dnnl.testing.bench.engines import Engine, Load, Run
+from tvm_byoc_dnnl.testing.bench.measure import EngineProcess, installed
+
+_LETTERS = 128  # tokens of one letter each, from which prompts are made
+_FIELDS = ("arch", "layers", "hidden", "heads", "own", "width", "wide", "words")
+#: model → what distinguishes its file
+SHAPES: dict[str, tuple[Any, ...]] = {
+    "tiny": ("llama", 2, 256, 4, 2, 64, 512, 512),
+    "SmolLM2-135M": ("llama", 30, 576, 9, 3, 64, 1536, 49152),
+    "Qwen2.5-0.5B": ("qwen2", 24, 896, 14, 2, 64, 4864, 151936),
+    "Llama-3.2-1B": ("llama", 16, 2048, 32, 8, 64, 8192, 128256),
+}
+
+
+def write(name: str, kind: str, folder: Path, longest: int) -> Path:
+    """The file of a model whose products have weights of this type; its tables of words have 8 bits."""
+    tables = dict.fromkeys(("token_embd.weight", "output.weight"), "Q8_0")
+    kinds = {"attn_output.weight": kind, **tables, ".weight": kind}
+    model = GgufModel(**dict(zip(_FIELDS, SHAPES[name], strict=True)), kinds=kinds, longest=longest)
+    model.write(folder / "model.gguf", lambda writer: _add_letters(writer, model.words))
+    return folder / "model.gguf"
+
+
+def _add_letters(writer: Any, words: int) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    letters = [chr(0x100 + i) if i <= 32 else chr(i) if i < 127 else chr(0x121) for i in range(_LETTERS)]
+    writer.add_token_list([*letters, '!"', *(f"<{i}>" for i in range(_LETTERS + 1, words))])
+    writer.add_token_types([1] * words)
+    writer.add_token_merges(['! "'])  # readers want one
+    for add in (writer.add_bos_token_id, writer.add_eos_token_id, writer.add_pad_token_id):
+        add(words - 1)
+    writer.add_add_bos_token(False)
+    writer.add_file_type(LlamaFileType.MOSTLY_Q4_0)
+
+
+def write_for_genai(path: Path, threads: int) -> None:
+    """The same model as the folder of onnxruntime-genai's model builder, beside the file."""
+    model, constants = read_decoder(path)
+    shapes = {}
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            of = {a.name: a.i for a in node.attribute}
+            shapes[node.input[1]] = [of["N"], -(-of["K"] // of["block_size"]), of["block_size"] * of["bits"] // 8]
+    for tensor in model.graph.initializer:
+        tensor.raw_data = constants[tensor.name].tobytes()
+        tensor.dims[:] = shapes.get(tensor.name, tensor.dims)
+    onnx.save(model, path.with_name("model.onnx"), save_as_external_data=True, location="model.onnx.data")
+    (words, *_), dims = (_dims(model.graph.output[0])[2:], _dims(model.graph.input[2]))
+    layers = (len(model.graph.input) - 2) // 2
+    attributes = (a for n in model.graph.node if n.op_type == "GroupQueryAttention" for a in n.attribute)
+    heads = next(a.i for a in attributes if a.name == "num_heads")
+    pasts = {f"past_{kind}_names": f"past_key_values.%d.{kind}" for kind in ("key", "value")}
+    presents = {f"present_{kind}_names": f"present.%d.{kind}" for kind in ("key", "value")}
+    decoder = {
+        "filename": "model.onnx",
+        "session_options": {"intra_op_num_threads": threads, "provider_options": []},
+        "head_size": dims[3],
+        "hidden_size": heads * dims[3],
+        "num_attention_heads": heads,
+        "num_key_value_heads": dims[1],
+        "num_hidden_layers": layers,
+        "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", **pasts},
+        "outputs": {"logits": "logits", **presents},
+    }
+    most = 1 << 14
+    of_model = {"type": "llama", "vocab_size": words, "context_length": most, "decoder": decoder}
+    of_model |= {"bos_token_id": 0, "eos_token_id": words - 1, "pad_token_id": 0}
+    search = {"do_sample": False, "max_length": most, "past_present_share_buffer": True}
+    path.with_name("genai_config.json").write_text(json.dumps({"model": of_model, "search": search}))
+
+
+def _dims(value: Any) -> list[Any]:
+    return [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
+
+
+# ---- engines: what runs `[numbers]`, the tokens of a prompt and how many to write behind it --------
+
+
+def ours() -> Load:
+    """`TextGenerator`, with a text of one-letter tokens."""
+    import tvm_byoc_dnnl
+
+    def load(path: str, threads: int, **options: Any) -> tuple[Run, str]:
+        model = tvm_byoc_dnnl.TextGenerator(path, threads=threads, **options)
+
+        def run(inputs: list) -> list:
+            *ids, count = inputs[0].tolist()
+            model.generate("".join(map(chr, ids)), count)
+            return []
+
+        return run, tvm_byoc_dnnl.__version__
+
+    return load
+
+
+def llama_cpp() -> Load:
+    """llama.cpp, which rounds sources to 8 bits."""
+    import llama_cpp
+
+    def load(path: str, threads: int) -> tuple[Run, str]:
+        model = llama_cpp.Llama(path, n_ctx=1 << 12, n_threads=threads, n_threads_batch=threads, verbose=False)
+
+        def run(inputs: list) -> list:
+            *ids, count = inputs[0].tolist()
+            model.reset()  # else it keeps the prompt of the call before
+            tokens = model.generate(ids, temp=0.0)
+            for _ in range(count):
+                next(tokens)
+            return []
+
+        return run, llama_cpp.__version__
+
+    return load
+
+
+def genai() -> Load:
+    """onnxruntime-genai; threads are those of its file."""
+    import onnxruntime_genai
+
+    def load(path: str, threads: int) -> tuple[Run, str]:
+        model = onnxruntime_genai.Model(str(Path(path).parent))
+
+        def run(inputs: list) -> list:
+            *ids, count = inputs[0].tolist()
+            settings = onnxruntime_genai.GeneratorParams(model)
+            settings.set_search_options(max_length=len(ids) + count, min_length=len(ids) + count)
+            generator = onnxruntime_genai.Generator(model, settings)
+            generator.append_tokens(np.array(ids, "int32"))
+            for _ in range(count):
+                generator.generate_next_token()
+            return []
+
+        return run, onnxruntime_genai.__version__
+
+    return load
+
+
+def openvino_genai() -> Load:
+    """OpenVINO GenAI, which reads GGUF files of some architectures."""
+    import openvino
+    import openvino_genai
+
+    def load(path: str, threads: int) -> tuple[Run, str]:
+        model = openvino_genai.LLMPipeline(path, "CPU", INFERENCE_NUM_THREADS=threads)
+
+        def run(inputs: list) -> list:
+            *ids, count = inputs[0].tolist()
+            model.generate(openvino.Tensor(np.array([ids], "int64")), max_new_tokens=count, ignore_eos=True)
+            return []
+
+        return run, openvino_genai.__version__
+
+    return load
+
+
+ENGINES = (
+    Engine(ours, "tvm_byoc_dnnl", "tvm_byoc_dnnl"),
+    Engine(ours, "tvm_byoc_dnnl, sources of 8 bits", "tvm_byoc_dnnl", {"activations": "int8"}),
+    Engine(llama_cpp, "llama.cpp", "llama_cpp"),
+    Engine(genai, "onnxruntime-genai", "onnxruntime_genai"),
+    Engine(openvino_genai, "OpenVINO GenAI", "openvino_genai"),
+)
+
+
+class _Contestant(NamedTuple):
+    """The two processes of an engine, and the milliseconds that each of them took."""
+
+    label: str
+    processes: list[EngineProcess]
+    times: tuple[list[float], list[float]]
+
+    def speeds(self, prompt: int, tokens: int) -> tuple[float, float]:
+        """Tokens of the prompt and behind it, per second."""
+        first, all_of_it = map(statistics.median, self.times)
+        return 1e3 * prompt / first, 1e3 * tokens / max(1e-6, all_of_it - first)
+
+
+@click.command()
+@click.argument("models", nargs=-1, type=click.Choice(list(SHAPES)))
+@click.option("--kind", default="Q4_0", show_default=True, help="Type of the products' weights, as GGUF names it.")
+@click.option("--prompts", default="128,1024", show_default=True, help="Lengths of prompts.")
+@click.option("--tokens", default=64, show_default=True, help="To write behind each.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--rounds", default=3, show_default=True, help="Turns of each engine.")
+def generate(models: tuple[str, ...], kind: str, prompts: str, tokens: int, threads: int, rounds: int) -> None:
+    """Prefill and decode of whole models, beside the peers that are installed."""
+    there = [engine for engine in ENGINES if installed(engine)]
+    for engine in ENGINES:
+        if engine not in there:
+            click.echo(f"{engine.label}: {engine.requires} is not installed, so it is left out")
+    lengths = [int(length) for length in prompts.split(",")]
+    for name in models or [name for name in SHAPES if name != "tiny"]:
+        with TemporaryDirectory() as folder:
+            path = write(name, kind, Path(folder), max(lengths) + tokens + 1)
+            if any(engine.loader is genai for engine in there):
+                write_for_genai(path, threads)
+            for length in lengths:
+                for line in _compared(there, path, length, tokens, threads, rounds):
+                    click.echo(f"{name}, {kind}, behind {length}: {line}")
+
+
+def _compared(there: list[Engine], path: Path, length: int, tokens: int, threads: int, rounds: int) -> list[str]:
+    """A line for each engine; ratios are of our speed to its own."""
+    lines, everybody = [], []
+    prompt = np.random.default_rng(1).integers(ord("a"), ord("z") + 1, length)
+    with ExitStack() as stack:
+        for engine in there:
+            processes = []
+            try:
+                for count in (1, 1 + tokens):
+                    process = stack.enter_context(EngineProcess(engine, threads))
+                    process.load(str(path), [np.append(prompt, count)])
+                    processes.append(process)
+                everybody.append(_Contestant(engine.label, processes, ([], [])))
+            except WorkerError as error:
+                lines.append(f"{engine.label} fails: {' '.join(str(error).split())}")
+        if not everybody:
+            return lines
+        for number in range(rounds):
+            for each in [*everybody[number % len(everybody) :], *everybody[: number % len(everybody)]]:
+                for process, times in zip(each.processes, each.times, strict=True):
+                    times += process.time(1, 2)
+    mine = everybody[0].speeds(length, tokens)
+    for each in everybody:
+        prefill, decode = each.speeds(length, tokens)
+        ratios = f"{mine[0] / prefill:.2f} and {mine[1] / decode:.2f} times that" if each is not everybody[0] else ""
+        lines.append(f"{each.label:33} prefill {prefill:7.0f} tok/s, decode {decode:6.1f} tok/s  {ratios}".rstrip())
+    return lines
