@@ -164,15 +164,11 @@ def _engine(name: str) -> Iterator[_Row]:
 
 def _mapped(pattern: re.Pattern[str]) -> list[str]:
     """Files of this process's memory map whose path matches."""
-    paths = {line.split(maxsplit=5)[5] for line in _lines("/proc/self/maps") if len(line.split(maxsplit=5)) == 6}
-    return sorted(p for p in paths if pattern.search(p))
-
-
-def _lines(path: str) -> list[str]:
     try:
-        return Path(path).read_text().splitlines()
+        rows = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
     except OSError:
         return []
+    return sorted({row[5] for row in rows if len(row) == 6 and pattern.search(row[5])})
 
 
 def _machine() -> Iterator[_Row]:

@@ -33,7 +33,7 @@ from ..vendors.namespace import told
 from ..vendors.namespaces import HOST, compilers, namespace
 
 _BYTES = {"f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}
-_PRODUCT = 1536
+_PRODUCT, _REPEATS = 1536, 8
 _BUFFER = 1 << 28  # bytes, more than any cache
 
 
@@ -48,9 +48,9 @@ class Roof:
         return max(flops / self.gflops, size / self.gbytes) / 1e9
 
 
-def _best(run: Any, repeats: int) -> float:
+def _best(run: Any) -> float:
     times = []
-    for _ in range(repeats):
+    for _ in range(_REPEATS):
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
@@ -61,10 +61,10 @@ def roof(threads: int) -> Roof:
     """Measure both: a large product in float32, and a large buffer read by all threads."""
     a = np.random.default_rng(0).standard_normal((_PRODUCT, _PRODUCT), dtype="float32")
     out = np.empty_like(a)
-    product = _best(lambda: np.matmul(a, a, out=out), 8)
+    product = _best(lambda: np.matmul(a, a, out=out))
     parts = np.array_split(np.ones(_BUFFER // 4, "float32"), threads)
     with ThreadPoolExecutor(threads) as pool:
-        reading = _best(lambda: list(pool.map(np.max, parts)), 8)
+        reading = _best(lambda: list(pool.map(np.max, parts)))
     return Roof(2 * _PRODUCT**3 / product / 1e9, _BUFFER / reading / 1e9)
 
 
