@@ -219,6 +219,21 @@ def test_a_bias_of_integers_belongs_to_the_product(kind, form):
         np.testing.assert_allclose(np.asarray(run(x)), ort_run(model, {"x": x})[0], rtol=1e-6)
 
 
+def test_a_sum_without_a_product_wraps():
+    """Integers are added as integers there: what an int32 cannot say counts as its lowest."""
+    nodes = [
+        helper.make_node("Floor", ["x"], ["low"]),
+        helper.make_node("Cast", ["low"], ["a"], to=onnx.TensorProto.INT32),
+        helper.make_node("Add", ["a", "b"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    info, b = helper.make_tensor_value_info, np.array([3, 5, 7, 16], "int32")
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [4])], [info("y", 1, [4])], [numpy_helper.from_array(b, "b")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.array([1.5, np.nan, 3e9, -7.5], "float32")
+    np.testing.assert_array_equal(byoc.Runner(byoc.compile(model))(x), ort_run(model, {"x": x})[0])
+
+
 def test_a_range_is_read_as_it_lies():
     """Minimum and maximum of an image look for a NaN once, and need no other layout."""
     rng = np.random.default_rng(11)

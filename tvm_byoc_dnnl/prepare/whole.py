@@ -1,10 +1,10 @@
-"""Sums of integers that are read as real numbers alone: computed in float32, which says the same.
+"""Products of bytes to which an integer is added, read as real numbers alone: computed in float32.
 
-    astype(astype(a, int32) + astype(b, int32), float32)        a and b: float32, and whole numbers
-    a + b
+    astype(astype(product, int32) + astype(b, int32), float32)        b: a float32 that is a whole number
+    product + b
 
 A float32 that is a whole number is that integer, and the sum of two is rounded once, as the integer is when it becomes
-a float32. So is a quantised bias that is added to a product of bytes. An int32 that overflows says nothing here.
+a float32. Only a bias that an int32 cannot say is another number: here it stays what it is.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _sum(scope: Scope, astype: Any) -> Any:
     call = scope.call(whole, *_SUMS)
     if call is None or not scope.only_inside([whole], astype):
         return None
-    if all(scope.const(operand) is not None for operand in items(call.args)):
+    made = [scope.call(operand, "relax.astype") for operand in items(call.args)]
+    if not any(each is not None and scope.call(each.args[0], *_PRODUCTS) is not None for each in made):
         return None
     operands = []
     for operand in items(call.args):
