@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -175,6 +176,28 @@ def test_functions_are_rounded_once_to_float16(name, dtype):
     assert_right(got, wanted, 2**-11 if dtype == "float16" else 1e-5, elementwise=True)
 
 
+NORMS = {
+    "batch_norm": lambda x, p, z, o: op.nn.batch_norm(x, p, p, z, o, axis=1, training=False)[0],
+    "layer_norm": lambda x, p, z, o: op.nn.layer_norm(x, p, p, axes=[1]),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_have_the_dtype_of_their_operand(name: str, dtype: str) -> None:
+    kind = getattr(ml_dtypes, dtype, dtype)
+    x, one, half = (np.asarray(v).astype(kind) for v in (X, np.ones(4), np.full(4, 0.5)))
+    numbers = X.astype("float64")
+    if name == "layer_norm":
+        numbers = (numbers - numbers.mean(1, keepdims=True)) / np.sqrt(numbers.var(1, keepdims=True) + 1e-5)
+    else:
+        numbers = numbers / np.sqrt(1 + 1e-5)
+    got = _run(NORMS[name], x, half, (one * 0).astype(kind), one)
+    assert got.dtype == x.dtype
+    bound = {"bfloat16": 2**-8, "float16": 2**-10, "float64": 1e-12}[dtype]
+    assert_right(got.astype("float64"), numbers / 2 + 0.5, bound)
+
+
 ONES = np.ones((1, 4096, 1), "float16")
 SUMS = {
     "matmul": (lambda x: op.matmul(op.reshape(x, (1, 4096)), op.reshape(x, (4096, 1))), 4096),
@@ -222,8 +245,7 @@ def test_layouts_that_tvm_has_no_code_for(layout):
 @pytest.mark.parametrize("name", ["cumprod", "cumsum"])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_running_sums_of_nothing_write_to_no_memory_of_others(name: str, exclusive: bool) -> None:
-    lines = tvm.tirx.Var("n", "int64")
-    x = relax.Var("x", relax.TensorType((lines, 4), "float32"))
+    x = relax.Var("x", relax.TensorType([tvm.tirx.Var(name, "int64") for name in "nm"], "float32"))
     bb = relax.BlockBuilder()
     with bb.function("main", [x]):
         bb.emit_func_output(bb.emit(getattr(op, name)(x, axis=0, exclusive=exclusive)))
@@ -238,6 +260,7 @@ def test_running_sums_of_nothing_write_to_no_memory_of_others(name: str, exclusi
         return out.numpy()
 
     run(np.zeros((0, 4), "float32"))
+    run(np.zeros((4, 0), "float32"))
     source = X + 1
     steps = np.concatenate([np.full((1, 4), name == "cumprod"), source[:-1]]) if exclusive else source
     np.testing.assert_array_equal(run(source), getattr(np, name)(steps, axis=0))

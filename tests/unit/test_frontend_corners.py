@@ -59,6 +59,17 @@ def test_open_dims_without_a_name_differ() -> None:
     assert {str(first), str(second)} == {"x_dim0", "z_dim0"}
 
 
+@pytest.mark.parametrize("joined", ["Concat", "sequence"])
+def test_sizes_beside_the_axis_of_a_concat_are_not_broadcast(joined: str) -> None:
+    """A size of 1 of one part is that of the others, also where an input has the same open size twice."""
+    cut = node("Slice", ["x", "zero", "one", "zero"], ["v"])
+    both = [cut, node("Concat", ["v", "x"], ["y"], axis=1)]
+    if joined == "sequence":
+        both = [cut, node("SequenceConstruct", ["v", "x"], ["s"]), node("ConcatFromSequence", ["s"], ["y"], axis=1)]
+    model = onnx_model(both, {"x": ("k", "k", 3)}, {"zero": ints(0), "one": ints(1)})
+    same(model, rand(1, 1, 3))
+
+
 def test_a_sequence_as_input_is_refused() -> None:
     inner = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
     sequence = helper.make_value_info("s", helper.make_sequence_type_proto(inner))

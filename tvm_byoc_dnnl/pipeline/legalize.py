@@ -106,7 +106,8 @@ def _normalized(op: str) -> Legalization:
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         data, attrs = call.args[0], call.attrs
-        if any(dtype_of(arg.ty) != "float32" for arg in items(call.args)):
+        dtypes = {dtype_of(arg.ty) for arg in items(call.args)}
+        if len(dtypes) > 1 or dtypes == {"float16"}:
             return default(bb, call)
         rank = len(dims_of(data))
         axes, epsilon = [int(axis) % rank for axis in attrs.axes], float(attrs.epsilon)
@@ -229,7 +230,10 @@ LEGALIZATIONS: dict[str, Legalization] = {
     **{f"relax.{name}": _by_library(name) for name in ("atanh", "tanh")},
     **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32"}) for name in _SUMS},
     **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32", "float32": "float64"}) for name in _MEANS},
-    "relax.nn.batch_norm": _computed_in("relax.nn.batch_norm", {"float32": "float64"}),
+    # TVM's result of 16 bits is of float32.
+    "relax.nn.batch_norm": _computed_in(
+        "relax.nn.batch_norm", {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
+    ),
     **{f"relax.{name}": _normalized(f"relax.{name}") for name in _NORMS},
     **{f"relax.nn.conv{d}d_transpose": _in_layouts(f"relax.nn.conv{d}d_transpose", "DHW"[3 - d :]) for d in (1, 2, 3)},
     **{f"relax.image.resize{d}d": _in_layouts(f"relax.image.resize{d}d", "DHW"[3 - d :]) for d in (2, 3)},

@@ -131,10 +131,11 @@ def _scan(binary: Callable[[Any, Any], Any], first: int) -> Any:
         dtype = str(attrs.dtype or "void")
         dtype = dtype_of(data) if dtype == "void" else dtype
         before, size = topi.utils.prod(data.shape[:axis]), data.shape[axis]
-        behind = topi.utils.prod(data.shape[axis + 1 :])
+        lines = before * topi.utils.prod(data.shape[axis + 1 :])
+        behind = tirx.max(topi.utils.prod(data.shape[axis + 1 :]), 1)  # to divide by, where there is no line
 
         def body(source: Any, out: Any) -> Any:
-            with IRBuilder() as ib, T.parallel(0, before * behind) as line:
+            with IRBuilder() as ib, T.parallel(0, lines) as line:
                 start = line // behind * size * behind + line % behind
                 with T.serial(0, size) as k:
                     here = start + k * behind
@@ -186,10 +187,12 @@ def normalized(
     scale: Callable[[Sequence[Any]], Any],
     shift: Callable[[Sequence[Any]], Any],
 ) -> te.Tensor:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + shift`` in float32, with statistics over ``axes``.
+    """``(x - mean) / sqrt(variance + epsilon) * scale + shift``, with statistics over ``axes``.
 
-    ``scale`` and ``shift`` give the factor and the summand at the indices of a number, expressions of float32.
+    ``scale`` and ``shift`` give the factor and the summand at the indices of a number, in the dtype of ``x``.
     """
+    dtype = dtype_of(x)
+    used = "float64" if dtype == "float64" else "float32"
     kept = [1 if i in axes else size for i, size in enumerate(x.shape)]
     count = tirx.Cast("float64", tirx.const(1, "int64"))
     for axis in axes:
@@ -217,7 +220,8 @@ def normalized(
     def result(*at: Any) -> Any:
         row = [0 if i in axes else at[i] for i in range(len(kept))]
         deviation = tirx.sqrt(squares[tuple(row)] / count + tirx.const(epsilon, "float64"))
-        return tirx.Cast("float32", centred(at, row) / deviation) * scale(at) + shift(at)
+        factor, summand = (part(at).astype(used) for part in (scale, shift))
+        return (tirx.Cast(used, centred(at, row) / deviation) * factor + summand).astype(dtype)
 
     return te.compute(x.shape, result, name="normalized")
 

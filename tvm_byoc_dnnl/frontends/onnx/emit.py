@@ -18,7 +18,7 @@ from ...core.tvm_fast import is_a
 from ...ir.constants import make_constant
 from ...ir.native_loop import native_call
 from ...ir.tvm_compat import tensor_constant
-from .dim import Dim, Size, equal, expr_of, product, symbols_of
+from .dim import Dim, Size, equal, expr_of, product, substituted, symbols_of
 from .value import EMITTING, Node, Value
 
 __all__ = ["NEWEST_USED", "Emit", "as_tensor", "elem_type", "is_as_tvm_wants"]
@@ -206,6 +206,10 @@ class Emit:
             for a, b in (pair, pair[::-1]):
                 if isinstance(a, Dim) and isinstance(b, int) and expr_of(a) in self.given:
                     self.settled[expr_of(a)] = b
+        own_settled = {
+            expr_of(a): b for a, b in zip(own or (), dims, strict=False) if isinstance(a, Dim) and type(b) is int
+        }
+        dims = [substituted(d, own_settled) for d in dims]  # one symbol may be several sizes of the value
         tensor = self.tensor(x)
         if own is not None and any(
             hidden or symbol not in self.given
@@ -238,8 +242,13 @@ class Emit:
         given = [x if isinstance(x, Value) else Value(self.tensor(x, like)) for x in operands]
         return self.equalised(given, lambda axis: True)
 
-    def equalised(self, given: Sequence[Value], applies: Callable[[int], bool]) -> list[Value]:
-        """Values of which the sizes of those axes are equal or 1 to which ``applies``; axes count from the last."""
+    def equalised(
+        self, given: Sequence[Value], applies: Callable[[int], bool], *, broadcasts: bool = True
+    ) -> list[Value]:
+        """Values of which the sizes of those axes are equal to which ``applies``; axes count from the last.
+
+        ``broadcasts``: they may also be 1.
+        """
         known = [x.dims for x in given]
         if any(d is None for d in known) or all(isinstance(size, int) for d in known for size in d or ()):
             return list(given)
@@ -247,7 +256,7 @@ class Emit:
         for axis in range(-max(map(len, new), default=0), 0):
             here = [d for d in new if len(d) >= -axis]
             if applies(axis):
-                sizes = [d[axis] for d in here if d[axis] != 1]
+                sizes = [d[axis] for d in here if not broadcasts or d[axis] != 1]
                 chosen = common(sizes) if sizes else 1
                 for d in here:
                     if isinstance(d[axis], Dim):

@@ -130,7 +130,7 @@ def _concat(e: Emit, node: Node, x: Value, *, axis: Any = None, new_axis: int = 
         return _tensor(e, "SequenceConcat", [sequence, *numbers], dtype, None if rank is None else rank + new_axis)
     if new_axis:
         parts = [e.expand_dims(part, axis=axis) for part in parts]
-    return e.concat(parts, axis)
+    return e.onnx("Concat", *parts, opset=13, axis=axis)
 
 
 def _given(node: Node) -> Value:

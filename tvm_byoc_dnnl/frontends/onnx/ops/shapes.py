@@ -252,7 +252,8 @@ def _concat(e: Emit, node: Node, x: Value) -> Any:
     axis = node.attr("axis", 1 if node.opset < 4 else None)
     if axis is None or not -rank <= axis < rank:
         raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
-    parts = e.equalised([node.needed(i) for i in range(len(node.inputs))], lambda a: a != axis % rank - rank)
+    given = [node.needed(i) for i in range(len(node.inputs))]
+    parts = e.equalised(given, lambda a: a != axis % rank - rank, broadcasts=False)
     if len(parts) == 1:
         return parts[0]
     return e.concat(parts, axis % rank)

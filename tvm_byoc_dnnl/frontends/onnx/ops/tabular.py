@@ -199,7 +199,7 @@ def _feature_vectorizer(e: Emit, node: Node, *, inputdimensions: Any = None) -> 
         elif own < wanted:
             x = e.concat([x, e.zeros(e.shape([rows, wanted - own]), dtype=x.dtype)], 1)
         parts.append(e.cast(x, "float32"))
-    parts = e.equalised(parts, lambda axis: axis == -2)
+    parts = e.equalised(parts, lambda axis: axis == -2, broadcasts=False)
     return e.concat(parts, 1) if len(parts) > 1 else parts[0]
 
 
