@@ -27,7 +27,6 @@ from ..frontends import to_relax
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, ops_of
 from ..partitioning.annotate.passes import AnnotateExternalCompiler, compilers_of
 from ..partitioning.passes import PartitionGraph
-from ..pipeline.library_file import is_library
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
 from ..prepare import Prepare
@@ -41,6 +40,7 @@ from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, namespace, with_options
 from ..vendors.portable import check_output
 from .html import render_html
+from .measured import is_compiled
 from .text import Shown, count, milliseconds, percent, render_text
 
 
@@ -287,12 +287,12 @@ def explain(
     check_output(output)
     check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
     policy, placement = with_names(policy, exclude, force), with_places(placement, place)
-    if _is_compiled(model):
+    if is_compiled(model):
         return _of_compiled(model, shapes)
     chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     mod = to_relax(model, shapes=shapes)
     report = _of_module(mod, compiler, options, chosen, policy, placement, database, dry_run, output)
-    report.model = Path(model).name if isinstance(model, (str, Path)) else ""
+    report.model = Path(model).name if isinstance(model, (str, PathLike)) else ""
     return report
 
 
@@ -346,17 +346,10 @@ def _add_times(report: Report, times: Times) -> None:
         report.worth = [Worth(compiler, times.default, without) for compiler, without in times.without.items()]
 
 
-def _is_compiled(model: Any) -> bool:
-    if isinstance(model, (str, Path)):
-        return is_library(Path(model))
-    return isinstance(model, (Runner, tvm.runtime.Executable, tvm.runtime.Module))
-
-
 def _of_compiled(model: Any, shapes: Mapping[str, Any] | None) -> Report:
     """The report that the build has noted in a compiled model."""
     if shapes:
         raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")
-    is_path = isinstance(model, (str, Path))
     runner = model if isinstance(model, Runner) else described(model)
     account = read_account(runner.module)
     if account is None:
@@ -365,7 +358,7 @@ def _of_compiled(model: Any, shapes: Mapping[str, Any] | None) -> Report:
             "earlier version of tvm-byoc-dnnl; give the model that it was built from"
         )
     report = Report(**vars(account))
-    report.model = Path(model).name if is_path else ""
+    report.model = Path(model).name if isinstance(model, (str, PathLike)) else ""
     report.advice = advise(report)
     return report
 

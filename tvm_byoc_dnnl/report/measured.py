@@ -78,14 +78,19 @@ def bytes_of(layout: str) -> int:
 _NO_ACTION, _SKIP_CALL = 0, 1
 
 
+def is_compiled(model: Any) -> bool:
+    """Whether it is what `compile` or `load` returned, or the path of a library."""
+    if isinstance(model, (str, PathLike)):
+        return is_library(Path(model))
+    return isinstance(model, (Runner, tvm.runtime.Executable, tvm.runtime.Module))
+
+
 def runner_of(model: Any) -> Runner:
     """A runner of what `compile` or `load` returned, of a library's path, or of a model, which is compiled."""
-    if isinstance(model, Runner):
-        return model
-    if isinstance(model, (str, PathLike)) and is_library(Path(model)):
-        return load(model)
-    is_compiled = isinstance(model, (tvm.runtime.Executable, tvm.runtime.Module))
-    return Runner(model if is_compiled else compile(model))
+    given = model if is_compiled(model) else compile(model)
+    if isinstance(given, Runner):
+        return given
+    return load(given) if isinstance(given, (str, PathLike)) else Runner(given)
 
 
 def tensors_of(runner: Runner, inputs: Any) -> list[Any]:
