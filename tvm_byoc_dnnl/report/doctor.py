@@ -90,6 +90,12 @@ def environment() -> dict[str, str]:
 _Row = Sequence[str]
 
 
+def _failure(name: str, error: ByocError) -> _Row:
+    """What a typed error says, whose last sentence is what to do."""
+    message, _, fix = str(error).rpartition(". ")
+    return name, message, FAILURE, fix
+
+
 def _packages() -> Iterator[_Row]:
     yield "python", f"{platform.python_version()}, {sys.executable}"
     for package in dict.fromkeys([*_PACKAGES, *(p for e in _examinations() for p in e.packages)]):
@@ -127,8 +133,7 @@ def _library() -> Iterator[_Row]:
     try:
         _native.load()
     except ByocError as error:
-        message, _, fix = str(error).rpartition(". ")
-        yield "native library", message, FAILURE, fix
+        yield _failure("native library", error)
         return
     yield "native library", _mapped(re.compile(r"/libtvm_byoc_dnnl\.so$"))[0]
     for engine in _native.engines():
@@ -146,8 +151,7 @@ def _engine(name: str) -> Iterator[_Row]:
     try:
         info = _native.engine_info(name)
     except ByocError as error:
-        message, _, fix = str(error).rpartition(". ")
-        yield f"engine {name}", message, FAILURE, fix
+        yield _failure(f"engine {name}", error)
         return
     yield info["library"], f"{info['version']} ({info['hash'][:10]}), {info['cpu_runtime']}"
     stem = info["file"].partition(".")[0]
@@ -214,8 +218,7 @@ def _namespaces() -> Iterator[_Row]:
         try:
             install_codegen(ns)
         except ByocError as error:
-            message, _, fix = str(error).rpartition(". ")
-            yield name, message, FAILURE, fix
+            yield _failure(name, error)
         else:
             yield name, value
 
@@ -225,6 +228,7 @@ def _self_test() -> Iterator[_Row]:
 
     from ..api.compile import compile, partition
     from ..ir.relax_utils import codegen_of, module_of
+    from ..runtime.comparison import gap
     from ..runtime.runner import Runner
 
     rng = np.random.default_rng(0)
@@ -238,7 +242,7 @@ def _self_test() -> Iterator[_Row]:
         return
     runner = Runner(compile(module))
     expected = np.maximum(data @ weight, 0)
-    error = float(np.abs(runner(data) - expected).max() / expected.max())
+    error = gap([runner(data)], [expected])
     time.sleep(_LOOK_S)  # NumPy's threads wait awake for a while
     started = time.perf_counter()
     for _ in range(_CALLS):
