@@ -15,7 +15,7 @@ import pytest
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.text import stream as streams
-from tvm_byoc_dnnl.text.conversation import Decoder
+from tvm_byoc_dnnl.text.conversation import Conversation, Decoder
 
 from .test_text import CONTEXT, KINDS, TOKENS, write
 
@@ -123,6 +123,27 @@ def test_an_error_ends_one_text(generator: byoc.TextGenerator, monkeypatch: pyte
     with pytest.raises(byoc.InputError, match="no token"):
         list(bad)
     assert bad.finished == "closed" and list(bad) == []
+
+
+def test_texts_join_and_leave_at_any_step(generator: byoc.TextGenerator) -> None:
+    decoder, tokens = generator._turns._decoder, np.random.default_rng(3)
+    prompts = {name: tokens.integers(2, TOKENS, 9 - i).tolist() for i, name in enumerate("abcde")}
+    alone, shared = ({name: Conversation(prompt) for name, prompt in prompts.items()} for _ in range(2))
+    for names in ("abc", "abc", "ab", "abc", "abd", "abd", "de", "e", "ade"):
+        for name in names:
+            token = int(tokens.integers(2, TOKENS))
+            for of in (alone, shared):
+                if not of[name].length:
+                    decoder.read([of[name]])
+                of[name].unread.append(token)
+        got = decoder.read([shared[name] for name in names])
+        held = dict(decoder._caches)
+        assert len(held) == (len(decoder._empty) if len(names) > 1 else 0)
+        for name, row in zip(names, got, strict=True):
+            (want,) = decoder.read([alone[name]])  # those of the batch stay where they are
+            np.testing.assert_allclose(row, want, rtol=0, atol=1e-4 * np.abs(want).max())
+        assert all(decoder._caches[past] is cache for past, cache in held.items())
+    decoder.forget()
 
 
 # ---------------------------------------------------------------- models of other kinds

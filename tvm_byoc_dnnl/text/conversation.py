@@ -30,7 +30,7 @@ class Conversation:
     length : int
         The number of those that were read.
     caches : dict
-        Name of the input → what the decoder keeps of them; only while it is not in the last step.
+        Name of the input → what the decoder keeps of them; only while it has no part in the batch.
     """
 
     def __init__(self, unread: Iterable[int]) -> None:
@@ -72,15 +72,15 @@ class Decoder:
                 f"{logits} tokens; take the tokenizer.json of the same model"
             )
         self._empty = {past: _empty(inputs[past], outputs[present], folder) for past, present in self._pairs.items()}
-        self._members: list[Conversation] = []  # of the last step
-        self._caches: dict[str, np.ndarray] = {}  # of all members
+        self._batch: list[Conversation] = []  # of the last step of several
+        self._caches: dict[str, np.ndarray] = {}  # of all of them
 
-    def read(self, conversations: Sequence[Conversation]) -> np.ndarray:
+    def read(self, conversations: list[Conversation]) -> np.ndarray:
         """Read further tokens; gives the logits [conversation, vocabulary] behind the last of these.
 
         Parameters
         ----------
-        conversations : sequence of Conversation
+        conversations : list of Conversation
             One, of which at most a block is read; or several with one token each.
         """
         ids = np.array([c.unread[:_BLOCK] for c in conversations], "int64")
@@ -92,31 +92,35 @@ class Decoder:
             "position_ids": before + np.arange(rows),
         }
         feeds = {i.name: roles[role].astype(i.dtype, copy=False) for role, i in self._inputs.items()}
-        self._gather(conversations)
-        results = self._runner.named(feeds | self._caches)
-        self._caches = {past: results[present] for past, present in self._pairs.items()}
+        results = self._runner.named(feeds | self._gathered(conversations))
+        caches = {past: results[present] for past, present in self._pairs.items()}
+        if self._batch == conversations:
+            self._caches = caches
+        else:
+            conversations[0].caches = caches
         for c in conversations:
             c.length += rows
             del c.unread[:rows]
         return np.asarray(results[self._logits][:, -1])
 
-    def _gather(self, conversations: Sequence[Conversation]) -> None:
-        """Make the caches those of these conversations."""
-        if [*map(id, self._members)] == [*map(id, conversations)]:
-            return
-        self.forget()
-        self._caches = {
-            past: _stacked([c.caches.get(past, empty) for c in conversations]) for past, empty in self._empty.items()
-        }
-        self._members = list(conversations)
+    def _gathered(self, conversations: list[Conversation]) -> dict[str, np.ndarray]:
+        """Their caches. The batch stays as it is while one that has no part in it reads its prompt."""
+        first, *others = conversations
+        if self._batch != conversations and (others or first in self._batch):
+            self.forget()
+            if others:
+                own = [c.caches or self._empty for c in conversations]
+                self._caches = {past: _stacked([caches[past] for caches in own]) for past in self._empty}
+                self._batch = [*conversations]
+                for c in conversations:
+                    c.caches = {}
+        return self._caches if self._batch == conversations else first.caches or self._empty
 
     def forget(self) -> None:
-        """Keep nothing: each conversation of the last step has its own part of the caches."""
-        for row, c in enumerate(self._members):
-            c.caches = self._caches  # of one as they are: the next step writes into them
-            if len(self._members) > 1:
-                c.caches = {past: self._part(past, a, row, c.length) for past, a in self._caches.items()}
-        self._members, self._caches = [], {}
+        """There is no batch: each conversation has its own part of the caches."""
+        for row, c in enumerate(self._batch):
+            c.caches = {past: self._part(past, a, row, c.length) for past, a in self._caches.items()}
+        self._batch, self._caches = [], {}
 
     def _part(self, past: str, cache: np.ndarray, row: int, length: int) -> np.ndarray:
         """What one sequence has of a cache."""
@@ -147,8 +151,6 @@ class Decoder:
 
 def _stacked(caches: Sequence[np.ndarray]) -> np.ndarray:
     """The caches of several sequences; rows that some have more of are 0 in the others."""
-    if len(caches) == 1:
-        return caches[0]
     sizes = [max(of) for of in zip(*(c.shape[1:] for c in caches), strict=True)]
     made = np.zeros([len(caches), *sizes], caches[0].dtype)
     for row, cache in zip(made, caches, strict=True):
