@@ -199,6 +199,18 @@ def test_what_is_no_single_region_is_refused(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_field_of_a_tuple_is_no_argument_of_a_program(tmp_path):
+    pair = relax.Var("pair", relax.TupleType([relax.TensorType((64, 64), "float32")] * 2))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [pair]):
+        with builder.dataflow():
+            second, first = (builder.emit(relax.TupleGetItem(pair, i)) for i in (1, 0))
+            product = builder.emit_output(relax.op.matmul(second, first))
+        builder.emit_func_output(product)
+    with pytest.raises(byoc.UnsupportedError, match="argument 0 of dnnl_0 is not a parameter of `main`"):
+        byoc.emit(byoc.partition(builder.get()), tmp_path / "none")
+
+
 def test_symbolic_shapes_are_refused(tmp_path):
     case = Case(lambda x, w: relax.op.matmul(x, w), (data("n", 64), const(64, 64)), symbols={"n": 32})
     assert case.regions

@@ -13,13 +13,13 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
-from tvm_byoc_dnnl.core.ledger import WOULD, read_facts
+from tvm_byoc_dnnl.core.ledger import ALONE, read_facts
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 
 def recorded(mod: tvm.IRModule) -> list[tuple[str, str]]:
     """Operators and who would take them beside the compilers that have got them."""
-    return [(fact.op, fact.compiler) for fact in read_facts(mod) if fact.stage == WOULD]
+    return [(fact.op, fact.compiler) for fact in read_facts(mod) if fact.stage == ALONE and not fact.reason]
 
 
 def regions_of(mod: tvm.IRModule) -> list[str]:

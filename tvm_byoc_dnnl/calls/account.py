@@ -15,7 +15,7 @@ from tvm import relax
 
 from .._version import version_of
 from ..core.compilation import Compilation
-from ..core.ledger import FOR_REPORTS, FORM, MATCH, REFUSED, WOULD, Fact, read_facts
+from ..core.ledger import ALONE, FOR_REPORTS, FORM, MATCH, Fact, read_facts
 from ..core.tvm_fast import ByIdentity, is_a
 from ..graph.graph import Node as GraphNode
 from ..graph.graph import PortableGraph
@@ -143,14 +143,11 @@ class BuildLog:
         except (TypeError, ValueError):
             self._facts = []  # another version's notes: the compilers are asked again in any case
         self._of_operator: dict[tuple[str, str, str], list[Fact]] = {}
-        self._refused: dict[tuple[tuple[str, str, str], str], str] = {}
-        self._would: set[tuple[tuple[str, str, str], str]] = set()
+        self._alone: dict[tuple[tuple[str, str, str], str], str] = {}
         for fact in self._facts:
             operator = (fact.compiler, fact.op, fact.function)
-            if fact.stage == REFUSED:
-                self._refused[operator, fact.name] = fact.reason
-            elif fact.stage == WOULD:
-                self._would.add((operator, fact.name))
+            if fact.stage == ALONE:
+                self._alone[operator, fact.name] = fact.reason
             elif fact.stage not in FOR_REPORTS:
                 self._of_operator.setdefault(operator, []).append(fact)
 
@@ -169,12 +166,8 @@ class BuildLog:
         return self._reasons(e for e in same_op if e.name == node.name and e.stage not in _OF_ANNOTATION)
 
     def refusal(self, node: Node, compiler: str) -> str | None:
-        """Why ``compiler`` has refused the call by itself; ``None`` where it has not, or was not asked."""
-        return self._refused.get(((compiler, node.op, node.function), node.name))
-
-    def would_take(self, node: Node, compiler: str) -> bool:
-        """Whether the call, which has gone to another compiler, was this one's otherwise."""
-        return bool(node.compiler) and ((compiler, node.op, node.function), node.name) in self._would
+        """Why ``compiler`` refuses the call by itself, "" where it would take it; ``None`` where it was not asked."""
+        return self._alone.get(((compiler, node.op, node.function), node.name))
 
     @staticmethod
     def _reasons(entries: Iterable[Fact]) -> list[str]:
@@ -197,8 +190,6 @@ def verdicts(
 def _reasons(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> list[str]:
     if ns.name == node.compiler:
         return []
-    if log.would_take(node, ns.name):
-        return log.about(node, ns.name)
     noted = log.behind_annotation(node, ns.name)
     if noted:  # of a pattern's call, too, which alone would be refused
         return noted

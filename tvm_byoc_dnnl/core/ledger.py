@@ -16,19 +16,7 @@ import tvm
 
 from .errors import UnsupportedError
 
-__all__ = [
-    "ASKED",
-    "CUT",
-    "FORM",
-    "MATCH",
-    "REFUSED",
-    "WOULD",
-    "Fact",
-    "raise_failures",
-    "read_facts",
-    "read_log",
-    "with_facts",
-]
+__all__ = ["ALONE", "ASKED", "CUT", "FORM", "MATCH", "Fact", "raise_failures", "read_facts", "read_log", "with_facts"]
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _MOST_NAMES = 3
@@ -37,8 +25,8 @@ _MOST_NAMES = 3
 CUT = "cut"
 _DECISIONS = ("policy", "placement", CUT)
 #: stages of facts that are for reports only
-REFUSED, WOULD, MATCH, FORM, ASKED = "refused", "would", "match", "form", "asked"
-FOR_REPORTS = (REFUSED, WOULD, MATCH, FORM, ASKED)
+ALONE, MATCH, FORM, ASKED = "alone", "match", "form", "asked"
+FOR_REPORTS = (ALONE, MATCH, FORM, ASKED)
 
 _ATTR = "byoc_log"
 
@@ -61,10 +49,9 @@ class Fact:
         of the same compiler begins, because all calls together failed; ``policy`` for calls not worth a region,
         ``policy crash`` where the policy itself failed; ``placement`` for calls that were given to another compiler by
         hand or by measurement; ``output`` for a region that is a module although source was asked for. For reports:
-        ``refused`` for a single call that was refused; ``would`` for one that was given to a compiler before this one,
-        which would take it; ``form`` for what looks like a form that the preparing rules
-        know; ``match`` for a match of a pattern that was refused; ``asked`` for a compiler that was asked for the
-        calls of the module.
+        ``alone`` for what it said of a single call: why it refuses that, and nothing where it would take what a
+        compiler before it has got; ``form`` for what looks like a form that the preparing rules know; ``match`` for a
+        match of a pattern that was refused; ``asked`` for a compiler that was asked for the calls of the module.
     reason : str
         With the offending value.
     calls : tuple of str

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...core.compilation import Compilation, OverwritableWeights, stage
-from ...core.ledger import ASKED, MATCH, REFUSED, WOULD, Fact, with_facts
+from ...core.ledger import ALONE, ASKED, MATCH, Fact, with_facts
 from ...core.tvm_fast import ByIdentity
 from ...core.verdict import Crash, Reject, as_reject, calling
 from ...graph.graph import PortableGraph
@@ -139,11 +139,11 @@ class Matcher:
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
             would = [o for o in behind if all(self._ask(namespace(o), n, c) is None for n, c in calls.items())]
             chosen = self._choice(Match(f"{ns.name}.{name}", var_name(result), calls, [ns.name, *would]))
-            taken = [(v, c) for v, c in bindings.items() if var_name(v) in calls]
+            found = [(v, c) for v, c in bindings.items() if var_name(v) in calls]
             if chosen != ns.name:
-                self._note(taken, ns, "placement", f"placed with {chosen!r}")
-            for other in would if chosen == ns.name else ():
-                self._note(taken, namespace(other), WOULD, "")
+                self._note(found, ns, "placement", f"placed with {chosen!r}")
+            for other in would:
+                self._note(found, namespace(other), ALONE, "")
             return chosen == ns.name
         if isinstance(refusal, Crash):
             self._note([(result, bindings[result])], ns, stage, refusal.reason)
@@ -152,7 +152,7 @@ class Matcher:
     def _ask(self, ns: Namespace, name: str, call: Any, trial: Trial | None = None) -> Reject | None:
         refusal = ask(ns, call, self._compilation, trial)
         if refusal is not None and not isinstance(refusal, Crash):
-            self.facts.append(Fact(self._function, name, call.op.name, ns.name, REFUSED, refusal.reason))
+            self.facts.append(Fact(self._function, name, call.op.name, ns.name, ALONE, refusal.reason))
         return refusal
 
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
