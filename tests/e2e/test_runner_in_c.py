@@ -153,3 +153,18 @@ def test_a_library_that_is_no_runner_is_an_error_of_loading(saved, tmp_path, sou
 def test_a_runner_is_functions_or_a_library(parts):
     with pytest.raises(byoc.InputError, match="expects check= and load=, or library="):
         byoc.register_blob_runner("c_npu_other", **parts)
+
+
+@pytest.mark.parametrize("first", ["memory", "runner"])
+def test_a_runner_in_c_has_no_memory_of_a_device(library, first):
+    steps = [
+        lambda: byoc.register_namespace("c_npu", memory=byoc.DeviceMemory),
+        lambda: byoc.register_blob_runner("c_npu", library=library),
+    ]
+    one, other = steps if first == "memory" else steps[::-1]
+    try:
+        one()
+        with pytest.raises(TypeError, match="memory= of 'c_npu' is for a runner in Python"):
+            other()
+    finally:
+        byoc.unregister_compiler("c_npu")

@@ -313,6 +313,8 @@ def register_blob_runner(
     ------
     InputError
         If there is neither a library nor both functions, or all of them.
+    TypeError
+        For a library in a namespace with a memory of its own.
     """
     who = f"register_blob_runner({compiler!r})"
     if library is not None and check is None and load is None:
@@ -321,7 +323,9 @@ def register_blob_runner(
         raise InputError(f"{who} expects check= and load=, or library=")
     check_functions(who, check=check, load=load)
     check_options(who, options or {}, {})
-    claim_namespace(compiler, extend).blob_runner = BlobRunner(check, with_options(load, 3), dict(options or {}))
+    ns = claim_namespace(compiler, extend)
+    ns.blob_runner = BlobRunner(check, with_options(load, 3), dict(options or {}), is_in_c=library is not None)
+    ns.check_parts()
 
 
 def _in_c(library: str) -> tuple[Callable[[str], Any], Callable[..., Any]]:
@@ -331,9 +335,7 @@ def _in_c(library: str) -> tuple[Callable[[str], Any], Callable[..., Any]]:
         fit, reason = _native.function("tvm_byoc_dnnl.RunnerCheck")(library, compatibility)
         return (True, Works(str(reason)), Reject(str(reason)))[int(fit)]
 
-    def load(data: bytes, options: Mapping[str, Any], memory: Any) -> Callable[..., None]:
-        if memory is not None:
-            raise TypeError("a runner in C gets tensors of the host; register the namespace without memory=")
+    def load(data: bytes, options: Mapping[str, Any], _memory: None) -> Callable[..., None]:
         return _native.function("tvm_byoc_dnnl.RunnerLoad")(library, data, json.dumps(dict(options)))
 
     return check, load

@@ -114,6 +114,7 @@ class BlobRunner:
     #: ``load(data, options, memory)``
     load: Callable[[bytes, Mapping[str, Any], Any], Callable[..., Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_in_c: bool = False
 
 
 #: ``(IRModule of one namespace's PrimFuncs, Target) -> runtime Module``
@@ -214,8 +215,13 @@ class Namespace(VendorFunctions):
             return made
         return replace(made, isolate=self.isolate or made.isolate, on_device=self.memory is not None)
 
-    def check_codegen(self) -> None:
-        """Raise ``TypeError`` where a codegen cannot run in a process of its own, or its values stay on a device."""
+    def check_parts(self) -> None:
+        """Raise ``TypeError`` where a codegen or a runner has no process of its own or no memory of a device."""
+        if self.memory is not None and self.blob_runner is not None and self.blob_runner.is_in_c:
+            raise TypeError(
+                f"memory= of {self.name!r} is for a runner in Python; one in C (library=) gets tensors of the host: "
+                "leave out memory=, or pass check= and load="
+            )
         for name, is_set in (("isolate=True", self.isolate), ("memory=", self.memory is not None)):
             if is_set and not isinstance(self.codegen, (OwnCodegen, type(None))):
                 raise TypeError(f"{name} of {self.name!r} is for a codegen that is a function; got {self.codegen!r}")

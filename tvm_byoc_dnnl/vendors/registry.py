@@ -181,7 +181,7 @@ def register_namespace(
     for key, value in parts.items():
         if value:
             setattr(ns, key, value)
-    ns.check_codegen()
+    ns.check_parts()
     return ns
 
 
@@ -229,7 +229,7 @@ def register_codegen(
     declared = {**getattr(codegen, "options", {}), **(options or {})}
     check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})
     ns.codegen, ns.codegen_options, ns.isolate = made, declared, isolate or ns.isolate
-    ns.check_codegen()
+    ns.check_parts()
     return codegen
 
 
