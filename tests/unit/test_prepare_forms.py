@@ -392,3 +392,22 @@ def test_a_product_whose_batches_are_merged_for_it() -> None:
             result = bb.emit_output(relax.op.matmul(mixed, wide))
         bb.emit_func_output(result)
     assert ops(prepared(bb.get())) == {"permute_dims": 1, "matmul": 3}
+
+
+# ---- PyTorch's bmm, whose operands have one batch axis ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heads", "views"),
+    [((1, 4), {}), ((1, 2, 2), {"reshape": 2}), ((2, 2), {"reshape": 3})],
+    ids=["apart", "heads that were repeated", "neither is apart"],
+)
+def test_batches_are_apart(heads: tuple[int, ...], views: dict[str, int]) -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        scores = x if heads == (2, 2) else b.emit(relax.op.reshape(x, (1, 4, 3, 3)))
+        shares = b.emit(relax.op.reshape(b.emit(relax.op.nn.softmax(scores)), (4, 3, 3)))
+        values = b.emit(relax.op.reshape(x, (4, 3, 3)))
+        return b.emit(relax.op.reshape(b.emit(relax.op.matmul(shares, values)), (1, 4, 3, 3)))
+
+    got = same_numbers(module(build, (*heads, 3, 3)), rand(*heads, 3, 3))
+    assert got == {"matmul": 1, "nn.softmax": 1, **views}

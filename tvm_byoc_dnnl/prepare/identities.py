@@ -15,6 +15,8 @@ padding that never wins: that is a pattern of the backend that says so.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -150,16 +152,27 @@ def _batches_apart(scope: Scope, call: Any) -> Any:
     views = [scope.call(a, "relax.reshape") for a in matmul.args]
     if any(v is None for v in views):
         return None
-    merged = [scope.dims(v) or [] for v in views]
-    a, b = (scope.dims(v.args[0]) or [] for v in views)
     result = scope.dims(call)
-    if result is None or len(a) < 4 or any(len(m) != 3 for m in merged):
+    if result is None or len(result) < 4 or not equal_dims(result[-2:], (scope.dims(matmul) or [])[-2:]):
         return None
-    if any(not equal_dims(x[-2:], m[-2:]) for x, m in zip((a, b), merged, strict=True)):
+    batches, sources = result[:-2], []
+    for view in views:
+        source, merged = scope.dims(view.args[0]), scope.dims(view) or []
+        wanted = [*batches, *merged[-2:]]
+        if source is None or len(merged) != 3 or not _has_size(batches, merged[0]):
+            return None
+        sources.append((view.args[0], wanted, equal_dims(source, wanted)))
+    if not any(is_apart for *_, is_apart in sources):
         return None
-    if not equal_dims(a[:-2], b[:-2]) or not equal_dims([*a[:-1], b[-1]], result):
-        return None
-    return relax.op.matmul(*(v.args[0] for v in views), out_dtype=matmul.attrs.out_dtype or None)
+    # A source may have another shape where its view has taken the place of two, as of heads that are repeated.
+    operands = [x if is_apart else scope.emit(relax.op.reshape(x, wanted)) for x, wanted, is_apart in sources]
+    return relax.op.matmul(*operands, out_dtype=matmul.attrs.out_dtype or None)
+
+
+def _has_size(dims: Sequence[Any], size: Any) -> bool:
+    """Whether so many batches can be these axes; open sizes are as the view says."""
+    known = [size, *dims]
+    return not all(isinstance(d, int) for d in known) or math.prod(dims) == size
 
 
 def _dropout(scope: Scope, item: Any) -> Any:
