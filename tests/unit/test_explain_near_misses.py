@@ -69,6 +69,19 @@ def test_the_patterns_own_check():
     assert found[0][0].matched == found[0][0].of == 2
 
 
+def test_the_reason_of_a_call_that_only_patterns_take_is_that_of_the_pattern():
+    match = is_op("relax.add")(is_op("relax.exp")(wildcard()), is_const())
+    byoc.register_pattern(VENDOR, "bias", match, check=lambda m: byoc.Reject("no adder"))
+
+    def body(bb, x):
+        return bb.emit(op.square(bb.emit(op.add(bb.emit(op.exp(x)), scalar(1)))))
+
+    mod = byoc.AnnotateExternalCompiler(VENDOR, prepare=False)(module(body, (4,)))
+    calls = explain(byoc.PartitionGraph()(mod), VENDOR).calls
+    assert [call.reasons for call in calls[:2]] == [[f"{VENDOR}: pattern bias: no adder"]] * 2
+    assert "pattern" not in calls[2].reasons[0]
+
+
 def test_an_intermediate_result_that_leaks():
     byoc.register_pattern(VENDOR, "gelu", gelu())
     found = misses(lambda bb, x: spell_gelu(bb, x, tail=lambda bb, erf, out: op.subtract(out, erf)))

@@ -175,24 +175,35 @@ class BuildLog:
 
 
 def verdicts(
-    node: Node, namespaces: Sequence[Namespace], log: BuildLog, compilation: Compilation
+    node: Node,
+    namespaces: Sequence[Namespace],
+    log: BuildLog,
+    compilation: Compilation,
+    refused: Sequence[NearMiss] = (),
 ) -> tuple[list[Candidate], list[str]]:
     """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
 
-    These are the compilers that were asked before one took the call; of a host call, all of them.
+    These are the compilers that were asked before one took the call; of a host call, all of them. ``refused`` are the
+    patterns that matched the call.
     """
-    why = {ns.name: _reasons(ns, node, log, compilation) for ns in namespaces}
+    why = {ns.name: _reasons(ns, node, log, compilation, refused) for ns in namespaces}
     names = list(why)
     first = names[: names.index(node.compiler)] if node.compiler in why else names
     return [Candidate(n, "; ".join(why[n])) for n in names], [f"{n}: {reason}" for n in first for reason in why[n]]
 
 
-def _reasons(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> list[str]:
+def _reasons(
+    ns: Namespace, node: Node, log: BuildLog, compilation: Compilation, refused: Sequence[NearMiss]
+) -> list[str]:
     if ns.name == node.compiler:
         return []
     noted = log.behind_annotation(node, ns.name)
     if noted:  # of a pattern's call, too, which alone would be refused
         return noted
+    if node.op not in ns.ops():  # it takes the call in patterns only
+        names = [(miss.pattern.split(".", 1), miss.reason) for miss in refused]
+        if found := [f"pattern {name}: {reason}" for (owner, name), reason in names if owner == ns.name]:
+            return list(dict.fromkeys(found))
     refusal = _refusal(ns, node, log, compilation)
     if refusal:
         return [refusal]
@@ -247,8 +258,9 @@ def account_of(
     for node in flow.nodes:
         call = _call(node, by_name, made.get(node, []), usual)
         call.onnx_node = onnx_nodes.of(call.function, call.name)
-        call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, compilation)
-        call.near_misses = [*_refused(node, matches), *_forms(node, forms), *_of_primitives(node, made.get(node, []))]
+        refused = _refused(node, matches)
+        call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, compilation, refused)
+        call.near_misses = [*refused, *_forms(node, forms), *_of_primitives(node, made.get(node, []))]
         calls.append(call)
     inside: dict[str | None, list[CallReport]] = {}
     for call in calls:
