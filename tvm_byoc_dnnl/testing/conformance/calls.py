@@ -38,6 +38,8 @@ _BROADCASTS = [
 _REDUCTIONS = ("max", "mean", "min", "prod", "std", "sum", "variance")
 #: recurrent operator → its gates
 _GATES = {"onnx.LSTM": 4, "onnx.GRU": 3, "onnx.RNN": 1}
+#: operator → its domain, and which input says the positions
+_ROTARY = {"onnx.RotaryEmbedding": ("", 3), "onnx.com.microsoft.RotaryEmbedding": ("com.microsoft", 1)}
 _PRODUCTS = [
     ((7,), (7,)),
     ((7,), (7, 3)),
@@ -80,6 +82,9 @@ def special_calls(op: str) -> Iterator[Call]:
     elif op == f"onnx.{own.DOMAIN}.{own.NAME}":
         for what, window in (("all of the cache", -1), ("a window", 3)):
             yield what, _cached_attention(window), _cache()
+    elif op in _ROTARY:
+        for what, interleaved in (("halves of heads", 0), ("neighbours", 1)):
+            yield what, _rotary(op, interleaved), (floats(2, 3, 5, 8), floats(7, 4), floats(7, 4))
     else:
         yield from _ROWS.get(op, [])
 
@@ -103,6 +108,15 @@ def _cached_attention(window: int) -> Callable[..., Any]:
     attrs = {"scale": 0.0, "local_window_size": window, "softcap": 0.0, "causal": 1, "qk_output": 0}
     wanted = [True, True, True, False]
     return lambda *inputs: entry.call([*inputs, relax.const([9], "int64"), None, None], attrs, wanted, "the example")
+
+
+def _rotary(op: str, interleaved: int) -> Callable[..., Any]:
+    domain, place = _ROTARY[op]
+    entry = operator(domain, "RotaryEmbedding")
+    assert entry is not None
+    at = relax.const(np.arange(10).reshape(2, 5) % 7, "int64")
+    attrs = {"interleaved": interleaved}
+    return lambda *x: entry.call([*x[:place], at, *x[place:]], attrs, [True], "the example")
 
 
 def _cache() -> tuple[np.ndarray, ...]:
