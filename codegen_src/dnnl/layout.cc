@@ -153,6 +153,8 @@ bool SameLayout(const MemoryDesc& a, const MemoryDesc& b) {
 std::optional<MemoryDesc> ReshapeView(const MemoryDesc& md, const Dims& shape) {
   Dims dims = AtLeastRank1(shape);
   if (IsDense(md)) return MemoryDesc(dims, md.get_data_type(), DenseStrides(dims));
+  // oneDNN drops an axis of size 1 although its blocks are padded, and with it the padding.
+  if (md.get_padded_dims() != md.get_dims()) return std::nullopt;
   return IfNotEmpty(md.reshape(dims, /*allow_empty=*/true));
 }
 

@@ -50,6 +50,7 @@ TEST(ReshapeIsAViewWhereTheLayoutAllows) {
   CHECK(!ReshapeView(last, {2, 120}).has_value());
   CHECK(ReshapeView(Dense({2, 3}, DType::kFloat32), {6}).has_value());
   CHECK(ReshapeView(Dense({0, 3}, DType::kFloat32), {3, 0, 7}).has_value());
+  CHECK(!ReshapeView(Tagged({2, 1, 3, 4}, Tag::nChw16c), {6, 4}).has_value());
 }
 
 TEST(SlicesOfStrides) {

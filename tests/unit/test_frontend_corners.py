@@ -15,6 +15,7 @@ from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, ops, prepared, rand, run
 from tvm_byoc_dnnl.core.errors import ByocError, InputError, UnsupportedError
 from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.testing.models import ort_run
 
 INF, NAN = np.inf, np.nan
 
@@ -68,6 +69,14 @@ def test_sizes_beside_the_axis_of_a_concat_are_not_broadcast(joined: str) -> Non
         both = [cut, node("SequenceConstruct", ["v", "x"], ["s"]), node("ConcatFromSequence", ["s"], ["y"], axis=1)]
     model = onnx_model(both, {"x": ("k", "k", 3)}, {"zero": ints(0), "one": ints(1)})
     same(model, rand(1, 1, 3))
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+def test_pictures_of_one_channel_are_rows_of_a_matrix(inner: int) -> None:
+    nodes = [node("Conv", ["x", "w"], ["v"]), node("MatMul", ["v", "m"], ["y"])]
+    model = onnx_model(nodes, {"x": (2, inner, 3, 5)}, {"w": rand(1, inner, 1, 2), "m": rand(4, 2)})
+    x = rand(2, inner, 3, 5)
+    assert_right(byoc.Runner(byoc.compile(model))(x), ort_run(model, {"x": x})[0])
 
 
 def test_a_sequence_as_input_is_refused() -> None:
