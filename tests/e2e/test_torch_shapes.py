@@ -226,3 +226,18 @@ def test_open_sizes_by_a_broken_factor_are_refused() -> None:
     program = torch.export.export(Resize(), (torch.randn(1, 2, 8, 6),), dynamic_shapes=({2: torch.export.Dim("h")},))
     with pytest.raises(UnsupportedError, match="whole factors or a size"):
         byoc.compile(program)
+
+
+def test_sizes_that_the_model_fixes_are_not_open() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x.reshape(-1, 5) @ torch.ones(5, 2)).reshape(x.shape[0], 3, 2) + torch.ones(3, 2)
+
+    any_size = torch.export.Dim.AUTO
+    dims = dict.fromkeys(range(3), any_size)
+    program = torch.export.export(Sum(), (torch.ones(4, 3, 5),), dynamic_shapes=(dims,))
+    run = byoc.Runner(byoc.compile(program))
+    (sizes,) = [i.shape for i in run.inputs]
+    assert tuple(sizes[1:]) == (3, 5) and isinstance(sizes[0], str)
+    x = np.random.default_rng(0).standard_normal((2, 3, 5), "float32")
+    assert_right(np.asarray(run(x)[0]), Sum()(torch.from_numpy(x)).numpy(), 1e-6)

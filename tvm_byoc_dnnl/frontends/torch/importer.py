@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import tvm
@@ -274,6 +275,7 @@ def import_torch(program: Any) -> tvm.IRModule:
     _refuse_random_results(program)
     try:
         program = without_writes(decomposed(program))
+        _fix_known_sizes(program)
         mod = from_exported_program(
             program, keep_params_as_input=False, custom_convert_map=CONVERTERS, run_ep_decomposition=False
         )
@@ -286,6 +288,15 @@ def import_torch(program: Any) -> tvm.IRModule:
             f"TVM's PyTorch importer refuses this program: {_first_line(err)}; "
             "torch.onnx.export(dynamo=True) and the ONNX form often work instead"
         ) from err
+
+
+def _fix_known_sizes(program: Any) -> None:
+    """Say sizes as numbers that PyTorch found to be such behind its symbols, which TVM would leave open."""
+    for node in program.graph.nodes:
+        value: Any = node.meta.get("val") if node.op == "placeholder" else None
+        if hasattr(value, "shape"):
+            sizes = [size if isinstance(size, int) else size.node.maybe_as_int() or size for size in value.shape]
+            node.meta["tensor_meta"] = SimpleNamespace(shape=sizes, dtype=value.dtype)
 
 
 def decomposed(program: Any) -> Any:
