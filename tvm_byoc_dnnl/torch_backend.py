@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from .api.compile import compile as compile_model
 from .core.errors import ByocError, InputError, UnsupportedError
 from .frontends.torch.importer import decomposed
-from .frontends.torch.writes import written
+from .frontends.torch.writes import writes, written
 from .runtime.runner import Runner
 
 
@@ -98,7 +98,7 @@ class Capture:
             If PyTorch cannot export the graph, or it writes to what other arguments or results share.
         """
         program = self._exported(arguments)
-        if not self.written and any(map(_writes, program.graph.nodes)):
+        if not self.written and any(map(writes, program.graph.nodes)):
             self._find_written(decomposed(program))
             program = self._exported(arguments)
         return program
@@ -175,11 +175,6 @@ def _placeholders(graph: fx.Graph) -> list[fx.Node]:
 def _results(graph: fx.Graph) -> list[Any]:
     (returned,) = graph.output_node().args
     return list(returned) if isinstance(returned, (list, tuple)) else [returned]
-
-
-def _writes(node: fx.Node) -> bool:
-    """Whether an operator changes an argument in place."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _value(result: Any) -> Any:

@@ -93,22 +93,32 @@ ACCEPT = [
 ]
 
 
-def _rotary(name: str, *sizes: int, rank: int = 4, **attrs: Any) -> Any:
+#: domain of an operator → the order of its inputs of x, cosines, sines and positions
+_ORDERS = {"com.microsoft": (0, 3, 1, 2), "": (0, 1, 2, 3)}
+
+
+def _turn(at: Any, domain: str, attrs: dict[str, int]) -> Callable[..., Any]:
+    entry = operator(domain, "RotaryEmbedding")
+    assert entry is not None
+
+    def function(*x: Any) -> Any:
+        inputs = [*x, relax.const(at, "int64")]
+        return entry.call([inputs[i] for i in _ORDERS[domain]], attrs, [True], "rotary")
+
+    return function
+
+
+def _rotary(name: str, *sizes: int, rank: int = 4, domain: str = "com.microsoft", interleaved: int = 0) -> Any:
     """Heads at positions in tables of 20 rows."""
     batch, heads, rows, width, pairs = sizes
-    entry = operator("com.microsoft", "RotaryEmbedding")
-    assert entry is not None
     at = np.random.default_rng(2).integers(0, 20, (batch, rows))
-    given = {"num_heads": heads, "rotary_embedding_dim": 2 * pairs, **attrs}
-
-    def function(x: Any, cos: Any, sin: Any) -> Any:
-        return entry.call([x, relax.const(at, "int64"), cos, sin], given, [True], "rotary")
+    attrs = {"num_heads": heads, "rotary_embedding_dim": 2 * pairs, "interleaved": interleaved}
 
     def reference(x: Any, cos: Any, sin: Any) -> Any:
         apart = x if rank == 4 else x.reshape(batch, rows, heads, width).swapaxes(1, 2)
         made = apart.astype("float64")
         a, b = np.arange(0, 2 * pairs, 2), np.arange(1, 2 * pairs, 2)
-        if not attrs.get("interleaved"):
+        if not interleaved:
             a, b = np.arange(pairs), np.arange(pairs, 2 * pairs)
         c, s = cos[at][:, None], sin[at][:, None]
         made[..., a] = apart[..., a] * c - apart[..., b] * s
@@ -117,17 +127,29 @@ def _rotary(name: str, *sizes: int, rank: int = 4, **attrs: Any) -> Any:
 
     shape = (batch, heads, rows, width) if rank == 4 else (batch, rows, heads * width)
     tables = [data(20, pairs, low=-1, high=1) for _ in range(2)]
-    return accept(name, function, data(*shape, low=-1, high=1), *tables, reference=reference)
+    return accept(name, _turn(at, domain, attrs), data(*shape, low=-1, high=1), *tables, reference=reference)
 
 
 ACCEPT += [
-    _rotary("halves of heads", 2, 3, 5, 8, 4),
-    _rotary("neighbours, of some columns", 1, 2, 7, 13, 3, interleaved=1),
-    _rotary("heads side by side", 2, 3, 5, 8, 4, rank=3),
+    row
+    for domain, of in (("com.microsoft", "ONNX Runtime"), ("", "ONNX"))
+    for row in (
+        _rotary(f"halves of heads, {of}", 2, 3, 5, 8, 4, domain=domain),
+        _rotary(f"neighbours, of some columns, {of}", 1, 2, 7, 13, 3, interleaved=1, domain=domain),
+        _rotary(f"heads side by side, {of}", 2, 3, 5, 8, 4, rank=3, domain=domain),
+        _rotary(f"no rows, {of}", 1, 2, 0, 8, 4, domain=domain),
+    )
 ]
 
 REFUSE = [
     refuse("float64", "dtype float64; expected float32", _call([2, 3], 1, 4), *_operands(2, 2, 1, 1, 4, 8, "float64")),
+    refuse(
+        "angles in float64",
+        "RotaryEmbedding of dtype float64",
+        _turn(np.array([[1, 2]]), "com.microsoft", {"num_heads": 2, "rotary_embedding_dim": 4, "interleaved": 0}),
+        data(1, 2, 2, 4, dtype="float64"),
+        *(data(20, 2, dtype="float64") for _ in range(2)),
+    ),
 ]
 
 test_accepted, test_refused = table_tests(ACCEPT, REFUSE)

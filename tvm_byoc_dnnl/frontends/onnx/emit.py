@@ -206,10 +206,7 @@ class Emit:
             for a, b in (pair, pair[::-1]):
                 if isinstance(a, Dim) and isinstance(b, int) and expr_of(a) in self.given:
                     self.settled[expr_of(a)] = b
-        own_settled = {
-            expr_of(a): b for a, b in zip(own or (), dims, strict=False) if isinstance(a, Dim) and type(b) is int
-        }
-        dims = [substituted(d, own_settled) for d in dims]  # one symbol may be several sizes of the value
+        (dims,) = _settled([own or ()], [dims])
         tensor = self.tensor(x)
         if own is not None and any(
             hidden or symbol not in self.given
@@ -261,7 +258,7 @@ class Emit:
                 for d in here:
                     if isinstance(d[axis], Dim):
                         d[axis] = chosen
-        return [self.agree(x, dims) for x, dims in zip(given, new, strict=True)]
+        return [self.agree(x, dims) for x, dims in zip(given, _settled([d or () for d in known], new), strict=True)]
 
     # ---- common calls -------------------------------------------------------------------------------
 
@@ -352,6 +349,17 @@ def elem_type(value: Value) -> int:
     if value.dtype in ("", "object"):
         return TensorProto.STRING if value.dtype else TensorProto.UNDEFINED
     return int(helper.np_dtype_to_tensor_dtype(np_dtype(value.dtype)))
+
+
+def _settled(known: Sequence[Sequence[Size]], new: Sequence[Sequence[Size]]) -> list[list[Size]]:
+    """New sizes of values: a symbol that has to be a number in one place is that number in all."""
+    numbers = {
+        expr_of(a): b
+        for own, dims in zip(known, new, strict=True)
+        for a, b in zip(own, dims, strict=False)
+        if isinstance(a, Dim) and type(b) is int
+    }
+    return [[substituted(d, numbers) for d in dims] for dims in new]
 
 
 def common(sizes: Sequence[Size]) -> Size:

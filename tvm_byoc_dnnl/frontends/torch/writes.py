@@ -17,6 +17,12 @@ from ...ir.tvm_compat import dtype_of
 _TRAINS = ("_native_batch_norm_legit.default", "_native_batch_norm_legit_functional.default")
 
 
+def writes(node: Any) -> bool:
+    """Whether the operator of a node changes an argument in place."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
 def written(program: Any) -> list[str]:
     """The inputs and then the buffers that a decomposed program writes, in the order of their new values."""
     signature = program.graph_signature
