@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .api.compile import compile as compile_model
-from .core.errors import ByocError, InputError, UnsupportedError
+from .core.errors import ByocError, InputError, UnsupportedError, first_line
 from .frontends.torch.importer import decomposed
 from .frontends.torch.writes import writes, written
 from .runtime.runner import Runner
@@ -146,7 +146,7 @@ class Capture:
                     module = _with_casts(module, given)
                 return torch.export.export(module, given, dynamic_shapes=open_dims)
             except Exception as error:
-                said = (str(error).strip() or type(error).__name__).splitlines()[0]
+                said = first_line(error)
                 raise UnsupportedError(f"torch.export refuses the graph: {said}") from error
 
     def rest(self) -> fx.GraphModule | None:

@@ -135,6 +135,11 @@ def check_number(name: str, value: int | None) -> int | None:
     return value
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line: its name if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def check_types(compiler: Any = None, **arguments: Any) -> None:
     """Refuse arguments of `compile` and its like that are of another type than documented.
 

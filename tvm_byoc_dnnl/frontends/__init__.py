@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 
 from ..core.compilation import OverwritableWeights, stage
-from ..core.errors import InputError, MissingFileError
+from ..core.errors import InputError, MissingFileError, first_line
 from ..ir.signature import USUAL_SIZES_ATTR
 from ..pipeline.library_file import is_library
 
@@ -132,7 +132,7 @@ def _program(path: Path) -> Any:
     try:
         return torch.export.load(path)
     except Exception as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = first_line(error)
         raise InputError(f"cannot read `{path}` as a program of torch.export.save: {why}") from error
 
 

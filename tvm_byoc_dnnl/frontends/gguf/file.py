@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...core.errors import InputError, out_of_resources
+from ...core.errors import InputError, first_line, out_of_resources
 from ...core.files import opened
 
 __all__ = ["SUFFIX", "File"]
@@ -59,7 +59,7 @@ class File:
         except Exception as error:  # of a damaged file: NumPy's, Python's, the package's own
             if (resources := out_of_resources(error)) is not None:
                 raise resources from error
-            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            why = first_line(error)
             raise InputError(
                 f"cannot read `{self.path}` as a GGUF file: {why}; download or convert it again"
             ) from error

@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx
 import tvm
 
-from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, out_of_resources
+from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, first_line, out_of_resources
 from ..gguf.decoder import read_decoder
 from ..gguf.file import SUFFIX as GGUF
 from .file import Weights, load_whole, read_model
@@ -53,7 +53,7 @@ def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
     except Exception as err:  # protobuf's DecodeError, OSError and ValueError of external data
         if (resources := out_of_resources(err)) is not None:
             raise resources from err
-        raise InputError(f"cannot read `{path}` as an ONNX model: {_first_line(err)}") from err
+        raise InputError(f"cannot read `{path}` as an ONNX model: {first_line(err)}") from err
 
 
 def import_onnx(
@@ -70,7 +70,7 @@ def import_onnx(
         if (resources := out_of_resources(error)) is not None:
             raise resources from error
         raise InputError(
-            f"the ONNX model cannot be read ({type(error).__name__}: {_first_line(error)}); onnx.checker.check_model "
+            f"the ONNX model cannot be read ({type(error).__name__}: {first_line(error)}); onnx.checker.check_model "
             "may say which node is not as ONNX defines it"
         ) from error
 
@@ -93,7 +93,3 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
     module["main"] = module["main"].with_attrs({**names, "num_input": len(inputs)})
     weights.complete()
     return module
-
-
-def _first_line(err: Exception) -> str:
-    return (str(err).strip() or type(err).__name__).splitlines()[0]

@@ -21,7 +21,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ...core.errors import UnsupportedError
+from ...core.errors import UnsupportedError, first_line
 from ...ir.relax_utils import shape_dims
 from ...ir.signature import DIMS_ATTR
 from ...ir.tvm_compat import analyzer, dtype_of, substitute, var_name
@@ -285,7 +285,7 @@ def import_torch(program: Any) -> tvm.IRModule:
         raise
     except Exception as err:  # assertions, KeyErrors and TVM's own errors of any kind
         raise UnsupportedError(
-            f"TVM's PyTorch importer refuses this program: {_first_line(err)}; "
+            f"TVM's PyTorch importer refuses this program: {first_line(err)}; "
             "torch.onnx.export(dynamo=True) and the ONNX form often work instead"
         ) from err
 
@@ -370,7 +370,3 @@ CONVERTERS = {
     **RECURRENT,
     **WRITES,
 }
-
-
-def _first_line(err: Exception) -> str:
-    return (str(err).strip() or type(err).__name__).splitlines()[0]
