@@ -17,9 +17,9 @@ constexpr double kMargin = 1.1;      // over the next level's usual time, of a l
 constexpr double kRecentCalls = 12;  // over which the mean is taken
 constexpr double kMostOfMean = 3;    // as much counts a call that took longer than this
 constexpr int64_t kCallsBeforeLook = 8, kCallsOfLook = 2, kCallsBetweenLooks = 1024;
-constexpr double kCallsToRepay = 128;              // what an attempt has lost: less than 1 %
-constexpr double kShortRest = 16, kLongRest = 32;  // calls
-constexpr double kLongestRest = 2;                 // seconds, if that is more than a long rest
+constexpr double kCallsToRepay = 128;   // what an attempt has lost: less than 1 %
+constexpr double kLongRest = 32;        // calls
+constexpr double kLongestRest = 2;      // seconds, if that is more than a long rest
 constexpr int kCallsOfPause = 24;       // of which one is stopped, so that nothing is done about it
 constexpr double kShortestCall = 1e-9;  // seconds
 
@@ -92,9 +92,10 @@ bool Pace::Learn(int threads, double seconds) {
     if (recent_ > 1) StayAt(at + 1, 0);
   } else if (at + 1 == level_) {
     if (ratio < 1) {
+      wait_ = kShortRest;
       StayAt(at, ratio);
     } else {
-      const double most = std::max(kLongestRest / next, kLongRest);
+      const double most = std::min(std::max(kLongestRest / next, kLongRest), wait_ *= 2);
       rest_ = std::clamp(kCallsToRepay * (ratio - 1), kShortRest, most);
     }
   }

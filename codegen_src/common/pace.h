@@ -28,7 +28,8 @@ struct Allowance {
 ///
 /// * Down: the recent calls took longer, on average, than those of the next level usually do.
 /// * Up: after a rest, one call tries the level before, and it took less time. An attempt in vain
-///   is followed by a rest that is the longer the more time it lost.
+///   is followed by a rest that is the longer the more time it lost, but at first no longer than
+///   twice the one before: most company leaves soon.
 /// * Look: after the first eight calls, two use the next level, and one of a thousand later. So a
 ///   plan that had company from the beginning learns it, and one that is so small that fewer
 ///   threads are faster.
@@ -47,6 +48,8 @@ class Pace {
   bool Learn(int threads, double seconds);
 
  private:
+  static constexpr double kShortRest = 16;  // calls
+
   struct Level {
     int threads;
     int64_t calls = 0;
@@ -58,9 +61,10 @@ class Pace {
 
   std::mutex mutex_;
   std::vector<Level> levels_;
-  size_t level_ = 0;   // of the calls
-  double recent_ = 0;  // mean of these, as a multiple of what those of the next level take
-  double rest_ = 0;    // calls until the level before is tried again
+  size_t level_ = 0;          // of the calls
+  double recent_ = 0;         // mean of these, as a multiple of what those of the next level take
+  double rest_ = 0;           // calls until the level before is tried again
+  double wait_ = kShortRest;  // the most of it, doubled by each attempt in vain
 };
 
 /// Counts the calls that run in this process at the same time.

@@ -134,6 +134,13 @@ TEST(WhenTheCompanyLeavesAllThreadsAreUsedAgain) {
   }
 }
 
+TEST(CompanyThatSoonLeavesIsSoonForgotten) {
+  Pace pace;
+  Calls(&pace, 2, 100, Alone);
+  Calls(&pace, 2, 40, Crowded);
+  CHECK(Calls(&pace, 2, 40, Alone)[2] >= 25);
+}
+
 TEST(NoCallLooksBesideOthersWhoseTimesSayNothing) {
   Pace pace;
   for (int i = 0; i < 8; ++i) pace.Learn(pace.Threads(2, kAll), 0.1);
