@@ -139,13 +139,7 @@ def _program(path: Path) -> Any:
 def split_usual_sizes(
     shapes: Mapping[str, Sequence[int | str]],
 ) -> tuple[dict[str, list[int | str]], dict[str, int]]:
-    """Shapes with ``"N"`` for ``"N:8"``, and the size of each such name.
-
-    Raises
-    ------
-    InputError
-        If a size is no positive number, or a name has two.
-    """
+    """Shapes with ``"N"`` for ``"N:8"``, and the size of each such name."""
     usual: dict[str, int] = {}
 
     def name_of(dim: int | str) -> int | str:

@@ -48,7 +48,6 @@ def rounded(x: Any, block: int) -> relax.Call:
 
 
 def block_of(call: Any) -> int:
-    """The elements of a block."""
     return int(call.attrs["block"])
 
 

@@ -77,13 +77,7 @@ _ROLES = ("source", "weights", "recurrent", "bias", "lengths", "state", "cell", 
 
 
 def layer_of(call: Any) -> Layer:
-    """What a call of one of `RECURRENT` computes.
-
-    Raises
-    ------
-    InputError
-        For attributes that the standard does not have.
-    """
+    """What a call of one of `RECURRENT` computes; an `InputError` for attributes that the standard does not have."""
     op = call.op.name.removeprefix("onnx.")
     attributes = attributes_of(call)
     direction = str(attributes["direction"]).lower()

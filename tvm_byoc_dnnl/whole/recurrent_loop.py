@@ -22,8 +22,6 @@ _OPAQUE = 8
 
 @dataclass(frozen=True)
 class Curve:
-    """An activation, with its numbers."""
-
     name: str
     alpha: float = 0.0
     beta: float = 0.0
@@ -88,17 +86,7 @@ def shapes(directions: int, gates: int, batch: Any, size: Any, hidden: Any) -> d
 
 
 def loop(bb: relax.BlockBuilder, what: Loop, values: Mapping[str, Any]) -> Any:
-    """A call that gives all states, the last states, and of an LSTM the last cells: those of all results that it has.
-
-    Parameters
-    ----------
-    bb : BlockBuilder
-        Gets the call.
-    what : Loop
-        The layer.
-    values : dict of str to Expr
-        Its inputs, by the names that `Layer` has for them, the steps first.
-    """
+    """A call that gives all states, the last states, and the last cells; the inputs have the names of `Layer`."""
     names = list(values)
 
     def kernel(*tensors: te.Tensor) -> list[te.Tensor]:

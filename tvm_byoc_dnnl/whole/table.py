@@ -41,56 +41,30 @@ _MOST_FOUND = 1024
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator that is kept whole.
-
-    Attributes
-    ----------
-    domain, name : str
-        As ONNX names it; the domain of ONNX's own operators is ``""``.
-    build : callable, optional
-        ``build(bb, call, node)`` builds a call of other Relax operators, and returns the output, or all outputs.
-        ``node`` is the name of its node, for messages.
-    infer : callable, optional
-        ``infer(call)`` returns the type of the output, or those of all outputs; without it ``build`` finds them.
-    attributes : mapping, optional
-        The attributes that it may have with their defaults; ``inspect.Parameter.empty`` is one that it must have.
-        By default it may have any.
-    sizes : frozenset of int
-        Inputs that are sizes: they are arguments of a shape type.
-    """
+    """An operator that is kept whole, as ONNX names it; the domain of ONNX's own operators is ``""``."""
 
     domain: str
     name: str
+    #: ``build(bb, call, node)`` builds a call of others, and returns one or all outputs; ``node`` is for messages
     build: Callable[[relax.BlockBuilder, Any, str], Any] | None = None
+    #: the type of the output of a call, or those of all outputs; without it ``build`` finds them
     infer: Callable[[Any], Any] | None = None
+    #: those that it may have with their defaults, ``empty`` for one that it must have; by default any
     attributes: Mapping[str, Any] | None = None
+    #: inputs that are arguments of a shape type
     sizes: frozenset[int] = frozenset()
 
     @property
     def relax_name(self) -> str:
-        """Name of the Relax operator."""
         return _relax_name(self.domain, self.name)
 
     def call(
         self, inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: Sequence[bool], node: str
     ) -> relax.Call:
-        """A call of the Relax operator.
+        """A call of the Relax operator, for a node: ``None`` is an input that it leaves out.
 
-        Parameters
-        ----------
-        inputs : sequence of Expr or None
-            One for each input of the node, ``None`` for those that it leaves out.
-        attributes : mapping
-            Attributes of the node: numbers, strings, and lists of these.
-        wanted : sequence of bool
-            Whether the node has this output. The call gives one tensor, or a tuple of those that are wanted.
-        node : str
-            Name of the node, for messages.
-
-        Raises
-        ------
-        InputError
-            For an attribute that the operator does not have, or lacks.
+        The call gives one tensor, or a tuple of those outputs that are wanted. An `InputError` names an attribute that
+        the operator does not have, or lacks.
         """
         known = self.attributes
         if known is not None:
@@ -135,7 +109,6 @@ def _define(name: str) -> None:
 
 
 def operator(domain: str, name: str) -> Operator | None:
-    """The operator, if it is kept whole."""
     return _TABLE.get(_relax_name(domain, name))
 
 
@@ -144,7 +117,6 @@ def _relax_name(domain: str, name: str) -> str:
 
 
 def is_whole(op_name: str) -> bool:
-    """Whether it is the Relax operator of one that is kept whole."""
     return op_name in _TABLE
 
 
@@ -201,26 +173,9 @@ def _infer(entry: Operator, call: Any) -> Any:
 
 
 def expanded(bb: relax.BlockBuilder, call: Any, node: str = "") -> Any:
-    """The result of a call, built of the operators of its definition.
+    """The result of a call, a tensor or a tuple, built of the operators of its definition; ``node`` is for messages.
 
-    Parameters
-    ----------
-    bb : BlockBuilder
-        Gets the bindings.
-    call : Call
-        Of an operator that is kept whole.
-    node : str
-        Name of its node, for messages.
-
-    Returns
-    -------
-    Expr
-        A tensor or a tuple, as the call gives.
-
-    Raises
-    ------
-    UnsupportedError
-        If the operator has no definition, or the definition refuses the call.
+    It is refused if the operator has no definition, or the definition refuses the call.
     """
     entry = _TABLE[call.op.name]
     title = _title(entry, node)
@@ -300,7 +255,6 @@ def _is_comparable(expr: Any) -> bool:
 
 
 def _expander(func: relax.Function, ops: Iterable[str]) -> Replace:
-    """What replaces calls of these operators."""
     nodes = (func.attrs or {}).get(NODES_ATTR) or {}  # variable → node, as the importer noted it
     known: ByIdentity[dict[StructuralKey, Any]] = ByIdentity()  # variable → calls of its block that are made
     for block in blocks_in(func):
@@ -320,17 +274,7 @@ def _expander(func: relax.Function, ops: Iterable[str]) -> Replace:
 def expand(mod: tvm.IRModule, ops: Callable[[relax.Function], Iterable[str]] = whole_ops) -> tvm.IRModule:
     """The module with these operators of its host functions expanded; ``mod`` itself where there are none.
 
-    Parameters
-    ----------
-    mod : IRModule
-        A Relax module.
-    ops : callable
-        ``ops(func)``: names of the Relax operators to expand in a function; by default all that are kept whole.
-
-    Raises
-    ------
-    UnsupportedError
-        If an operator has no definition, or its definition refuses a call.
+    ``ops(func)`` gives the names of the Relax operators; by default those of all that are kept whole.
     """
     found = {gv: set(ops(func)) for gv, func in mod.functions.items() if is_host_function(func)}
     if not any(found.values()):
@@ -345,5 +289,4 @@ def expand(mod: tvm.IRModule, ops: Callable[[relax.Function], Iterable[str]] = w
 
 @tvm.transform.module_pass(opt_level=0, name="ExpandOperators")
 def Expand(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """Pass: all operators that are kept whole."""
     return expand(mod)

@@ -28,15 +28,7 @@ _TURNS_PAIRS = {"llama": 1, "qwen2": 0, "qwen3": 0}
 
 
 def read_decoder(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The model of a file, and its constants by name, whose data are not in the model.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or a value or a tensor of it is missing or cannot be.
-    UnsupportedError
-        If it has another architecture, or parts that are not computed here.
-    """
+    """The model of a file, and its constants by name, whose data are not in the model."""
     return _Writer(File(path)).model()
 
 
@@ -108,7 +100,6 @@ class _Writer:
         return name in self._file.tensors
 
     def _tensor(self, name: str, *shape: int) -> Any:
-        """A tensor of the file, of this shape."""
         if not self._has(name):
             raise InputError(f"{self._file.path} has no tensor {name}; convert the model again")
         self._read.add(name)
@@ -119,7 +110,6 @@ class _Writer:
         return tensor
 
     def _floats(self, name: str, *shape: int) -> str:
-        """A constant of a tensor's values in float32."""
         from gguf.quants import dequantize
 
         tensor = self._tensor(name, *shape)
@@ -143,7 +133,6 @@ class _Writer:
         return self._stored[name]
 
     def _operands(self, name: str, found: Stored) -> list[str]:
-        """Numbers and scales as constants."""
         parts = {f"{name}.numbers": (found.numbers, "uint8"), f"{name}.scales": (found.scales, "float32")}
         return [self._constant(part, value, dtype) for part, (value, dtype) in parts.items()]
 
@@ -206,7 +195,6 @@ class _Writer:
         return self._node("SimplifiedLayerNormalization", [x, self._floats(name, width)], result, **attrs)
 
     def _normed_sum(self, x: str, more: str, name: str, at: str) -> tuple[str, str]:
-        """The norm of a sum, and the sum."""
         outputs = [f"{at}.normed", "", "", f"{at}.sum"]
         operands = [x, more, self._floats(name, self._of.hidden)]
         self._node("SkipSimplifiedLayerNormalization", operands, *outputs, domain=_MS, epsilon=self._of.epsilon)
@@ -289,7 +277,6 @@ class _Writer:
     # ---- the model ----------------------------------------------------------------------------------
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-        """All of it."""
         of = self._of
         self._node("ReduceSum", ["attention_mask", self._constant("axes.second", [1])], "lengths", keepdims=0)
         self._node("Sub", ["lengths", self._constant("one", 1)], "ends")

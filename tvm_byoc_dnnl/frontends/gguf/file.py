@@ -20,25 +20,7 @@ _SAID = {int: "a positive integer", float: "a number", str: "a text", bool: "tru
 
 
 class File:
-    """A GGUF file, whose tensors stay on the disk until they are read.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    tensors : dict
-        Name → ``gguf.ReaderTensor``.
-
-    Raises
-    ------
-    InputError
-        If the package ``gguf`` is not installed, or it cannot read the file.
-    """
+    """A GGUF file, whose tensors (name → ``gguf.ReaderTensor``) stay on the disk until they are read."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -65,13 +47,7 @@ class File:
             ) from error
 
     def get(self, name: str, kind: type[_T], default: Any = _NEEDED, *, least: int = 1) -> _T:
-        """A value; an ``int`` is ``least`` or more.
-
-        Raises
-        ------
-        InputError
-            If it is missing or of another type.
-        """
+        """A value; an ``int`` is ``least`` or more."""
         field = self._fields.get(name)
         if field is None and default is not _NEEDED:
             return default

@@ -83,7 +83,6 @@ class Dim:
 
     @staticmethod
     def symbol(name: str) -> Dim:
-        """A size that nothing is known of."""
         return _of(_atom("symbol", tirx.Var(name, "int64")))
 
     def __hash__(self) -> int:
@@ -254,12 +253,10 @@ def _without(product: tuple[_Atom, ...], part: tuple[_Atom, ...]) -> tuple[_Atom
 
 
 def max_of(*sizes: Size) -> Size:
-    """The largest."""
     return functools.reduce(lambda a, b: _extreme("max", a, b), sizes)
 
 
 def min_of(*sizes: Size) -> Size:
-    """The smallest."""
     return functools.reduce(lambda a, b: _extreme("min", a, b), sizes)
 
 
@@ -278,7 +275,6 @@ def _place(size: Size) -> tuple[bool, list[tuple[list[int], int]]]:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """All multiplied."""
     total: Size = 1
     for size in sizes:
         total = total * size
@@ -305,7 +301,6 @@ def at_least(a: Size, b: Size) -> bool:
 
 
 def equal(a: Size, b: Size) -> bool:
-    """Whether two sizes are surely equal."""
     rest = a - b
     if not isinstance(rest, Dim):
         return rest == 0
@@ -313,7 +308,6 @@ def equal(a: Size, b: Size) -> bool:
 
 
 def differ(a: Size, b: Size) -> bool:
-    """Whether two sizes are surely not equal."""
     rest = a - b
     return at_least(rest, 1) or at_least(-rest, 1)
 
@@ -330,7 +324,6 @@ def _proved(compare: Any, size: Dim) -> bool:
 
 
 def symbols_of(size: Size) -> list[tirx.Var]:
-    """The symbols of a size, each once."""
     found: dict[int, tirx.Var] = {}
     for atom in _all_atoms(size):
         if atom.kind == "symbol":

@@ -33,15 +33,7 @@ Operand = Any  # a Value, an expression, a number or an array
 
 
 class Emit:
-    """Emits calls of Relax into one function: ``e.exp(x)`` for each operator of Relax, by its own name.
-
-    Parameters
-    ----------
-    bb : BlockBuilder
-        The function's builder.
-    apply : function, optional
-        Converts a node by the table, for `onnx`.
-    """
+    """Emits calls of Relax into one function: ``e.exp(x)`` for each operator of Relax, by its own name."""
 
     def __init__(self, bb: relax.BlockBuilder, apply: Callable[[Node], list[Any]] | None = None) -> None:
         self.bb = bb
@@ -109,7 +101,6 @@ class Emit:
         return made if value.dtype == "int64" else self.bb.emit(relax.op.astype(made, value.dtype))
 
     def call(self, function: Callable[..., Any], *operands: Operand, **attrs: Any) -> Value:
-        """The result of one call, whose operands are values, expressions, numbers or arrays."""
         like = next((x for x in operands if isinstance(x, Value)), None)
         if any(
             isinstance(x, Value) and x.dims is None and is_a(getattr(x.expr, "ty", None), _Tensor) for x in operands
@@ -132,7 +123,6 @@ class Emit:
         return self.call(function, *self.broadcast(*operands))
 
     def where(self, condition: Value, a: Operand, b: Operand) -> Value:
-        """``a`` where a condition holds, else ``b``."""
         dtype = next((x.dtype for x in (a, b) if isinstance(x, Value)), None)
         given = [condition, *(x if isinstance(x, Value) else self.const(x, dtype) for x in (a, b))]
         if all(x.is_constant for x in given):
@@ -156,7 +146,6 @@ class Emit:
 
     @contextlib.contextmanager
     def converting(self, node: Node) -> Iterator[None]:
-        """While it lasts, calls are those of a node."""
         outer, self.node = self.node, node
         token = EMITTING.set(self)
         try:
@@ -166,15 +155,12 @@ class Emit:
             self.node = outer
 
     def concat(self, parts: Sequence[Operand], axis: int) -> Value:
-        """Values one behind the other."""
         return self.value(relax.op.concat([self.tensor(part) for part in parts], axis))
 
     def stack(self, parts: Sequence[Operand], axis: int) -> Value:
-        """Values along a new axis."""
         return self.value(relax.op.stack([self.tensor(part) for part in parts], axis))
 
     def refused(self, reason: str) -> UnsupportedError:
-        """The error for the node that is being converted."""
         return (
             self.node.refused(reason)
             if self.node is not None
@@ -184,7 +170,6 @@ class Emit:
     # ---- sizes --------------------------------------------------------------------------------------
 
     def shape(self, dims: Sequence[Size]) -> relax.ShapeExpr:
-        """A shape of numbers and open sizes."""
         return relax.ShapeExpr([expr_of(d) for d in dims])
 
     def agree(self, x: Value, dims: Sequence[Size], *, hidden: bool = False) -> Value:
@@ -299,7 +284,6 @@ class Emit:
         return self.call(relax.op.strided_slice, x, axes=[axis], begin=bounds[0], end=bounds[1], assume_inbound=True)
 
     def transpose(self, x: Operand, axes: Sequence[int]) -> Value:
-        """A value with its axes in another order."""
         if list(axes) == sorted(axes):
             return x if isinstance(x, Value) else self.value(x)
         return self.call(relax.op.permute_dims, x, axes=list(axes))
@@ -327,7 +311,6 @@ _OF_ARRAYS: dict[Any, Any] = {
 
 @functools.cache
 def _function(name: str) -> Callable[..., Any]:
-    """Relax's operator of a name."""
     for module in (relax.op, relax.op.nn, relax.op.image, relax.op.vision):
         if hasattr(module, name):
             return getattr(module, name)

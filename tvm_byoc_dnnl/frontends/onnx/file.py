@@ -52,20 +52,7 @@ _DTYPES = {
 
 
 class Weights(dict[str, np.ndarray]):
-    """Weights by name. Threads read them while the model is imported: their values are there after `complete`.
-
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        The weights.
-    reading : iterable of Future
-        What is to be waited for.
-
-    Attributes
-    ----------
-    own : OverwritableWeights, optional
-        Gets the constants of the import that whoever asked for it may overwrite.
-    """
+    """Weights by name. Threads read them while the model is imported: their values are there after `complete`."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], reading: Iterable[Future[None]] = ()) -> None:
         super().__init__(arrays)
@@ -73,26 +60,14 @@ class Weights(dict[str, np.ndarray]):
         self.own: OverwritableWeights | None = None
 
     def complete(self) -> None:
-        """Wait until all are read.
-
-        Raises
-        ------
-        InputError, OSError
-            If the file changes meanwhile, or cannot be read.
-        """
+        """Wait until all are read: an error says that the file changed meanwhile, or cannot be read."""
         while self._reading:
             self._reading[-1].result()
             self._reading.pop()
 
 
 def external_ranges(path: Path, model: onnx.ModelProto) -> dict[str, list[tuple[int, int]]]:
-    """The files beside a model that hold its tensors, with offset and length of each; a length below 0 is all the rest.
-
-    Raises
-    ------
-    InputError
-        If one of them lies outside of the model's folder, or a number is none.
-    """
+    """The files beside a model that hold its tensors, with offset and length of each; below 0 it is all the rest."""
     found: dict[str, list[tuple[int, int]]] = {}
     outside = [t for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
     for place in ({e.key: e.value for e in tensor.external_data} for tensor in outside):
@@ -109,7 +84,6 @@ def external_ranges(path: Path, model: onnx.ModelProto) -> dict[str, list[tuple[
 
 
 def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
-    """All tensors inside of a message of ONNX: of graphs, functions, and of their nodes."""
     if isinstance(message, onnx.TensorProto):
         yield message
         return
@@ -123,11 +97,6 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
     """A model, and its large weights by name, whose data are not in the model.
 
     A model with large weights in other files, with functions or of an old opset, comes with all weights inside.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
     """
     try:
         with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -141,13 +110,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
 
 
 def load_whole(path: Path) -> onnx.ModelProto:
-    """A model with all weights inside.
-
-    Raises
-    ------
-    OSError, InputError
-        If it, or a file with weights beside it, is missing, is no regular file, or lies outside of the model's folder.
-    """
+    """A model with all weights inside."""
     with opened(path) as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

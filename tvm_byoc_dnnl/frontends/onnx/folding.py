@@ -48,7 +48,6 @@ def folded(node: Node) -> list[np.ndarray | None] | None:
 
 
 def _named(node: Node) -> tuple[list[str], dict[str, np.ndarray]]:
-    """A name for each input, and their numbers."""
     names = ["" if value is None else f"x{i}" for i, value in enumerate(node.inputs)]
     arrays = [None if value is None else value.known for value in node.inputs]
     return names, {name: array for name, array in zip(names, arrays, strict=True) if array is not None}

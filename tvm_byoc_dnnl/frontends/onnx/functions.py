@@ -26,16 +26,10 @@ def built_function(
     *,
     private: bool = False,
 ) -> Any:
-    """A new function of a builder's module, by its variable.
+    """A new function of a builder's module, by its variable; without ``params`` its body finds them.
 
-    Parameters
-    ----------
-    params : sequence of Var, optional
-        Its parameters; ``None`` if ``read`` finds them.
-    read : function
-        ``read(is_dataflow)`` emits the body. It returns the parameters, the results as one expression, and the names of
-        the nodes by the last variable of each. It raises `PlainBlocks` if the body cannot be one dataflow block, and
-        `Again` to be asked for the body once more, when it knows more.
+    ``read(is_dataflow)`` emits the body, and returns the parameters, the result, and node names by the last variable of
+    each. It raises `PlainBlocks` if that cannot be one dataflow block, and `Again` to be asked once more.
     """
     is_dataflow = True
     while True:
@@ -137,7 +131,6 @@ def _dims(ty: Any) -> list[Any]:
 
 
 def symbols_in(size: Any) -> list[Any]:
-    """The symbols of an expression."""
     if isinstance(size, tirx.Var):
         return [size]
     return [s for part in ("a", "b") if hasattr(size, part) for s in symbols_in(getattr(size, part))]

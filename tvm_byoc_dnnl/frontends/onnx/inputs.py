@@ -70,13 +70,7 @@ def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
 
 
 def fix_values(model: onnx.ModelProto, values: Mapping[str, Sequence[float]]) -> onnx.ModelProto:
-    """A copy of a model with inputs turned into constants.
-
-    Raises
-    ------
-    InputError
-        If there is no such input, or it takes another number of values.
-    """
+    """A copy of a model with inputs turned into constants."""
     infos = {i.name: i for i in model_inputs(model)}
     tensors = {}
     for name, value in values.items():
@@ -104,7 +98,6 @@ def _takes(info: TensorInfo, array: np.ndarray) -> bool:
 
 
 def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
-    """A copy of a model whose inputs have the shapes that a caller wants."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     fixed = {i.name: i for i in fixed_inputs(given_inputs(model), shapes)}
@@ -115,13 +108,7 @@ def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
 
 
 def fixed_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> list[onnx.ValueInfoProto]:
-    """Inputs with the shapes that a caller wants: a number fixes a dim, a name leaves it open under this name.
-
-    Raises
-    ------
-    InputError
-        If an input does not exist, or its shape does not fit.
-    """
+    """Inputs with the shapes that a caller wants: a number fixes a dim, a name leaves it open under this name."""
     known = {i.name: i for i in inputs}
     have = ", ".join(f"`{name}` {_dims_text(value)}" for name, value in known.items())
     fixed: dict[str, onnx.ValueInfoProto] = {}
@@ -235,7 +222,6 @@ def deciding_inputs(model: onnx.ModelProto) -> list[str]:
 
 
 def with_constants(model: onnx.ModelProto, values: dict[str, onnx.TensorProto]) -> onnx.ModelProto:
-    """A copy of a model with inputs turned into initialisers."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     kept = [i for i in copy.graph.input if i.name not in values]

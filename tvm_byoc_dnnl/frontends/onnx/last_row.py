@@ -23,14 +23,7 @@ _OF_NUMBERS = ("Add", "Cast", "Div", "Identity", "Mul", "Sub", "Tanh")
 def keep_last_row(model: onnx.ModelProto, output: str, apart: Container[str]) -> None:
     """Change a model so that an output [batch, rows, columns] has its last row only, if a product makes it.
 
-    Parameters
-    ----------
-    model : ModelProto
-        It is changed.
-    output : str
-        The output.
-    apart : container of str
-        Names of constants that are not in the model.
+    ``apart``: names of constants that are not in the model.
     """
     graph = model.graph
     makers = {name: node for node in graph.node for name in node.output}
@@ -38,7 +31,6 @@ def keep_last_row(model: onnx.ModelProto, output: str, apart: Container[str]) ->
     inside = {tensor.name for tensor in graph.initializer}
 
     def changes(name: str) -> bool:
-        """Whether a value is no constant."""
         if not name or name in inside or name in apart:
             return False
         return name not in makers or any(map(changes, makers[name].input))

@@ -44,16 +44,8 @@ def to_module(
 ) -> tvm.IRModule:
     """The module of a model.
 
-    Parameters
-    ----------
-    model : ModelProto
-        The model.
-    inputs, outputs : sequence of ValueInfoProto
-        Its inputs without those that repeat a constant, and its results; open dims are named.
-    weights : Weights
-        Its constants that are not in the model. Their arrays become TVM's, without a copy.
-    string_labels : bool
-        Whether results that are strings come as indices.
+    ``inputs`` are without those that repeat a constant, and open dims are named. The arrays of ``weights``, which are
+    not in the model, become TVM's without a copy.
     """
     shared = Shared(model)
     shared.labels = {} if string_labels else None

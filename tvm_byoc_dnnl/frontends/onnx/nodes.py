@@ -15,7 +15,6 @@ _PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBU
 
 
 def is_standard(node: onnx.NodeProto) -> bool:
-    """Whether the operator belongs to ONNX itself."""
     return node.domain in DEFAULT_DOMAINS
 
 
@@ -34,7 +33,6 @@ def captured(node: onnx.NodeProto) -> list[str]:
 
 
 def nodes_in(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The nodes of a graph, those of graphs inside of it as well."""
     found = list(graph.node)
     for node in graph.node:
         for attribute in node.attribute:

@@ -64,25 +64,12 @@ def name_dims(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto
 
 @dataclass
 class OpenInputs:
-    """Shapes of a model's inputs in Relax's dims.
+    """Shapes of inputs in Relax's dims; a dim ``2*h`` of which no input has ``h`` itself is a symbol of its own."""
 
-    Attributes
-    ----------
-    shapes : dict
-        Input name → dims as the function declares them. A dim such as ``2*h``, of which no input has ``h`` by itself,
-        is a symbol of its own here.
-    inner : dict
-        Input name → dims that the body computes with, where they differ: ``2*h`` itself.
-    solved : list
-        Symbols that no input has by itself, each with its value in the symbols before it: ``h`` is half of the dim.
-    names : dict
-        Name of a symbol → the dim's text in the model, for the symbols that stand for ``2*h``.
-    """
-
-    shapes: dict[str, list[Any]]
-    inner: dict[str, list[Any]]
-    solved: list[tuple[tirx.Var, Any]]
-    names: dict[str, str]
+    shapes: dict[str, list[Any]]  # as the function declares them
+    inner: dict[str, list[Any]]  # that the body computes with, where they differ: `2*h` itself
+    solved: list[tuple[tirx.Var, Any]]  # symbols that no input has, in those before: `h` is half of the dim
+    names: dict[str, str]  # symbol that stands for `2*h` → the dim's text in the model
 
 
 def relax_shapes(values: Iterable[onnx.ValueInfoProto]) -> OpenInputs:

@@ -139,7 +139,6 @@ def _asked(who: str, function: Callable[..., Any], call: Any, *first: Any) -> An
 
 
 def _is_function(definition: Any) -> bool:
-    """Whether it is a function of ONNX."""
     return type(definition).__name__ == "FunctionProto"
 
 

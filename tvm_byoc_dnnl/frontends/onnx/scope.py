@@ -43,7 +43,6 @@ class Boundary:
         self._fresh: list[tirx.Var] = []  # of parameters that are no outer values
 
     def captured(self, value: Value) -> Value:
-        """The value inside of the function."""
         if value.is_constant:
             return value
         found = self._inner.get(id(value))
@@ -72,7 +71,6 @@ class Boundary:
         return Value(param, dtype=value.dtype)
 
     def inside(self, size: Size) -> Size:
-        """A size of outside, as the function knows it."""
         for symbol in symbols_of(size):
             if symbol not in self._symbols:
                 self._symbols[symbol] = size_of(tirx.Var(symbol.name, "int64"))
@@ -91,7 +89,6 @@ class Boundary:
 
     @property
     def symbols(self) -> list[tirx.Var]:
-        """The symbols of the function's own."""
         return [*(expr_of(inner) for inner in self._symbols.values()), *self._fresh]
 
     def closed(self) -> tuple[list[relax.Var], list[Any]]:
@@ -106,16 +103,9 @@ class Boundary:
 
 
 class Scope:
-    """Names of one graph or function body.
+    """Names of one graph or function body; the body of a function has no ``parent``.
 
-    Parameters
-    ----------
-    opsets : mapping
-        Domain → version that it imports.
-    parent : Scope, optional
-        The scope around a subgraph; bodies of functions have none.
-    label : str
-        The node that the scope stands for, in whose name errors are reported.
+    ``label``: the node that it stands for, in whose name errors are reported.
     """
 
     def __init__(
@@ -177,7 +167,6 @@ class Plan:
 
     @cached_property
     def readers(self) -> dict[str, list[onnx.NodeProto]]:
-        """Value → the nodes that read it."""
         found: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(self.reads(node)):

@@ -37,12 +37,7 @@ _SUBBYTE = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 def check_structure(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:
     """Raise an `InputError` that names the node or the tensor that no ONNX model can have.
 
-    Parameters
-    ----------
-    model : ModelProto
-        As it was read.
-    apart : collection of str
-        Names of the weights whose data are not in the model.
+    ``apart``: names of the weights whose data are not in the model.
     """
     opset = _opset(model)
     _check_functions(model)

@@ -27,30 +27,16 @@ _C = TypeVar("_C", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Entry:
-    """What one operator means, from one version up to the next entry.
-
-    Attributes
-    ----------
-    types : function, optional
-        Dtypes and dims of the results. Needed for operators that stay whole; the others have Relax's own types.
-    value : function, optional
-        The results' numbers, where they are known.
-    convert : function, optional
-        The calls of Relax that compute it; ``None`` takes the definition that the standard gives.
-    whole : bool
-        Whether it stays one call until nobody takes it.
-    sizes : frozenset of int
-        Inputs of an operator that stays whole that are sizes; those that only a call knows become open sizes.
-    """
+    """What one operator means, from one version up to the next entry."""
 
     domain: str
     op: str
     since: int
-    types: Types | None = None
+    types: Types | None = None  # of the results; operators that stay whole need them, the others have Relax's own
     value: Known | None = None
-    convert: Converter | None = None
-    whole: bool = False
-    sizes: frozenset[int] = frozenset()
+    convert: Converter | None = None  # without it, the definition that the standard gives
+    whole: bool = False  # one call until nobody takes it
+    sizes: frozenset[int] = frozenset()  # inputs of such an operator that are sizes; only a call may know them
 
 
 #: (domain, operator) → its entries, the oldest first
@@ -58,7 +44,6 @@ _ENTRIES: dict[tuple[str, str], list[Entry]] = {}
 
 
 def entry_of(domain: str, op: str, opset: int) -> Entry | None:
-    """The entry for an operator of a version; ``None`` if there is none."""
     entries = _ENTRIES.get((domain, op))
     if entries is None:
         return None
@@ -67,7 +52,6 @@ def entry_of(domain: str, op: str, opset: int) -> Entry | None:
 
 
 def entries() -> list[Entry]:
-    """All entries."""
     return [entry for those in _ENTRIES.values() for entry in those]
 
 
@@ -87,21 +71,10 @@ def operator(
     whole: bool = False,
     sizes: frozenset[int] = frozenset(),
 ) -> Callable[[_C], _C]:
-    """Declare the function below as the conversion of operators, from a version on.
+    """Declare the function below as the conversion of operators, from a version up to their next entry; see `Entry`.
 
     Behind the `Emit`, its parameters are the node's inputs in their order, those with a default may be left out. Its
     keyword-only parameters are attributes, with their defaults. One that is named ``node`` is the node itself.
-
-    Parameters
-    ----------
-    *ops : str
-        The operators.
-    since : int
-        The first version that it is for; it holds up to the operator's next entry.
-    domain : str
-        Their domain.
-    types, value, whole, sizes
-        See `Entry`.
     """
 
     def declare(convert: _C) -> _C:
@@ -113,7 +86,6 @@ def operator(
 
 
 def _bound(convert: Callable[..., Any]) -> Converter:
-    """A conversion of a node by a function of inputs and attributes."""
     parameters = list(inspect.signature(convert).parameters.values())[1:]
     attributes = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -136,5 +108,4 @@ def definition(*ops: str, since: int = 1, domain: str = "", value: Known | None 
 
 
 def outputs(result: Any) -> list[Any]:
-    """The results of a conversion as a list."""
     return list(result) if isinstance(result, Sequence) and not isinstance(result, Value) else [result]

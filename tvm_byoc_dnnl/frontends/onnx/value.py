@@ -70,34 +70,12 @@ class Ways(NamedTuple):
 class Value:
     """One value of an ONNX graph: an expression of Relax, known numbers, or both; or a sequence.
 
-    Python's operators compute each element by itself, for the node that is being converted; ``==`` is identity.
-
-    Parameters
-    ----------
-    expr : Expr, optional
-        What computes it. Known numbers have none until something reads them. If ``dtype`` is one of `STORED`, the
-        expression has the dtype that those numbers are kept in.
-    known : ndarray, optional
-        Its numbers; of dtype ``object`` where some of them are open sizes.
-    dtype : str, optional
-        For known numbers of dtype ``object``, and for those of fewer than 8 bits.
-    items : list of Value, optional
-        The items of a sequence.
-    item : (str, int or None), optional
-        Dtype and rank of the items of a sequence: one whose items only a call knows is an expression.
-    words : Words, optional
-        Of strings: what the numbers of the expression, int64, stand for.
-    ready : function, optional
-        Waits until ``known`` is filled: threads may read weights while the model is imported.
-
-    Attributes
-    ----------
-    dtype : str
-        ``"float32"``, ``"int64"``, ``"bool"`` …, as TVM writes it; ``""`` where it is unknown.
-    dims : tuple of int or Dim, or None
-        ``None`` where the rank is unknown.
-    ways : Ways, optional
-        Where the rank follows from a condition.
+    Python's operators compute each element by itself, for the node that is being converted; ``==`` is identity. Known
+    numbers have no expression until something reads them. They are of dtype ``object`` where some are open sizes;
+    ``dtype`` says then what they are. If it is one of `STORED`, the expression has the dtype in which such numbers are
+    kept. ``items`` are those of a sequence; if only a call knows them, ``item`` is their dtype and rank. ``words`` say
+    which strings the numbers of the expression stand for. ``ready`` waits until ``known`` is filled: threads may read
+    weights while the model is imported.
     """
 
     __slots__ = ("_dims", "_known", "_ready", "dtype", "expr", "is_constant", "item", "items", "ways", "words")
@@ -146,7 +124,6 @@ class Value:
 
     @property
     def dims(self) -> tuple[Size, ...] | None:
-        """Its sizes."""
         if self._dims is ...:
             ty = getattr(self.expr, "ty", None)
             dims = shape_dims(ty) if is_a(ty, relax.TensorType) else None
@@ -155,31 +132,21 @@ class Value:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """Its sizes, of an operator that must know them.
-
-        Raises
-        ------
-        UnsupportedError
-            If not even the rank is known.
-        """
         if self.dims is None:
             raise EMITTING.get().refused("reads a tensor of unknown rank")
         return self.dims
 
     @property
     def rank(self) -> int | None:
-        """The number of its dims."""
         return None if self.dims is None else len(self.dims)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Its sizes, if all of them are numbers."""
         dims: Any = self.dims
         return dims if dims is not None and all(type(d) is int for d in dims) else None
 
     @property
     def is_sequence(self) -> bool:
-        """Whether it is a list of values."""
         return self.items is not None or self.item is not None
 
     @property
@@ -189,7 +156,6 @@ class Value:
 
     @property
     def type(self) -> Type:
-        """Dtype and dims."""
         return Type(self.dtype, self.dims)
 
     __array_ufunc__ = None  # arrays leave their operators to values
@@ -234,23 +200,7 @@ def numbers(values: Sequence[Size], shape: Sequence[int] | None = None) -> np.nd
 
 
 class Node:
-    """One node, with the values that it reads.
-
-    Attributes
-    ----------
-    op, domain : str
-        Its operator; ``""`` is ONNX's own domain.
-    opset : int
-        The version of the domain that the graph or the function around the node imports.
-    name : str
-        The name of the node in the model, for messages.
-    inputs : list of Value or None
-        ``None`` for an input that is left out.
-    attrs : dict
-        Its attributes, decoded.
-    wanted : tuple of bool
-        For each declared output, whether anything reads it.
-    """
+    """One node, with the values that it reads; ``opset`` is the version that the graph around it imports."""
 
     def __init__(
         self,
@@ -272,7 +222,6 @@ class Node:
         self.read_by: Callable[[str], tuple[list[onnx.NodeProto], bool]] | None = None
 
     def input(self, i: int) -> Value | None:
-        """An input, ``None`` where it is left out or beyond the end."""
         return self.inputs[i] if i < len(self.inputs) else None
 
     def needed(self, i: int) -> Value:
@@ -332,7 +281,6 @@ _OF = onnx.AttributeProto
 
 
 def decoded(attribute: onnx.AttributeProto) -> Any:
-    """The value of an attribute."""
     kind = attribute.type
     if kind == _OF.INT:
         return attribute.i

@@ -50,34 +50,16 @@ class Missing(UnsupportedError):
 
 
 class Shared:
-    """What all walks of one model share.
-
-    Attributes
-    ----------
-    functions : dict
-        The model's own functions by domain, name and overload.
-    root : BlockBuilder
-        The builder of ``main``, which collects the functions of branches.
-    weights : list
-        Large constants of Relax, and the arrays that they were made of.
-    taken : dict of tuple to bool
-        Which branch of an ``If`` is taken that only a call decides, where the other one is not possible.
-    path : list of (str, bool)
-        The branches that the part of the model is for which is being read; see `branches.each_way`.
-    rests : int
-        How many parts of the model were read for one branch of an ``If``.
-    labels : dict of str, optional
-        Results that are the numbers of strings, with these; ``None`` where nobody asks for such results.
-    """
+    """What all walks of one model share."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.taken: dict[tuple[Any, ...], bool] = {}
-        self.path: list[tuple[str, bool]] = []
-        self.rests = 0
+        self.taken: dict[tuple[Any, ...], bool] = {}  # the only possible branch of an `If` that a call decides
+        self.path: list[tuple[str, bool]] = []  # the branches that are being read; see `branches.each_way`
+        self.rests = 0  # how many parts of the model were read for one branch
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.root: relax.BlockBuilder = relax.BlockBuilder()
-        self.weights: list[tuple[Any, np.ndarray]] = []
-        self.labels: dict[str, list[str]] | None = None
+        self.weights: list[tuple[Any, np.ndarray]] = []  # large constants, and the arrays that they were made of
+        self.labels: dict[str, list[str]] | None = None  # results that are numbers of strings, if these are asked for
 
 
 def built(
@@ -94,17 +76,7 @@ def built(
 
 
 class Walk:
-    """Reads nodes into one function of Relax.
-
-    Parameters
-    ----------
-    shared : Shared
-        What all walks of the model share.
-    bb : BlockBuilder
-        The builder of the function.
-    is_dataflow : bool
-        Whether the function is one dataflow block.
-    """
+    """Reads nodes into one function of Relax."""
 
     def __init__(self, shared: Shared, bb: relax.BlockBuilder, *, is_dataflow: bool = True) -> None:
         self.shared, self.bb, self.is_dataflow = shared, bb, is_dataflow
@@ -117,7 +89,6 @@ class Walk:
     # ---- graphs -------------------------------------------------------------------------------------
 
     def graph(self, scope: Scope, plan: Plan, results: Sequence[str]) -> list[Value | None]:
-        """The results of the nodes of a graph, whose inputs are names of the scope."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise UnsupportedError(f"the model's operators are defined by others {self._depth} deep")
@@ -147,7 +118,6 @@ class Walk:
         return [v for v in self.graph(scope, Plan(graph.node, results), results) if v is not None]
 
     def part(self, name: str, read: Callable[[Walk, Boundary], list[Value]]) -> branches.Part:
-        """A function of what ``read`` emits."""
         forms: list[int] = []
         types: list[list[Any]] = []
         boundary = Boundary()
@@ -163,11 +133,9 @@ class Walk:
         return branches.Part(self.function(name, emitted), boundary.closed()[1], forms, types)
 
     def function(self, name: str, read: Callable[[Walk], Any]) -> Any:
-        """A private function; ``read`` emits its body, and returns the parameters and the result."""
         return built(self.shared, name, None, read, private=True)
 
     def body(self, node: Node, function: onnx.FunctionProto) -> list[Value | None]:
-        """The results of a node that is defined by others."""
         opsets = opsets_of(function.opset_import) or {"": node.opset}
         opsets.setdefault("", NEWEST_USED)  # the standard's definitions in other domains do not say it
         given = {a.name: a for a in (*function.attribute_proto, *(node.proto.attribute if node.proto else ()))}
@@ -210,7 +178,6 @@ class Walk:
                 scope.names[output] = value
 
     def _of_entry(self, node: Node) -> list[Any]:
-        """The results of a node that an entry makes."""
         node.proto = helper.make_node(
             node.op,
             [f"x{i}" if v is not None else "" for i, v in enumerate(node.inputs)],
@@ -225,7 +192,6 @@ class Walk:
         return self.apply(node, scope)
 
     def apply(self, node: Node, scope: Scope) -> list[Value | None]:
-        """The results of a node."""
         try:
             with self.emit.converting(node):
                 results = [v and self.emit.named(v) for v in self._results(node, scope)]

@@ -42,7 +42,6 @@ def declare_whole(entry: Entry, emit_for: Callable[[relax.BlockBuilder], Emit]) 
 
 
 def _node(entry: Entry, call: Any, name: str) -> Node:
-    """The node that a call was made from."""
     inputs = [None if x is None else value_of(x) for x in inputs_of(call)]
     attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes_of(call).items()}
     return Node(entry.op, entry.domain, entry.since, name or entry.op, inputs, attrs, wanted_of(call))

@@ -70,8 +70,6 @@ def _dequantized(node: Any, importer: Any, data: Any, scale: Any, zero: Any, axi
 
 
 def _choose(is_symmetric: bool) -> Callable[[Any, Any], Any]:
-    """Scale and zero point of a tensor from its least and its largest element, when the model runs."""
-
     def convert(node: Any, importer: Any) -> Any:
         emit, number = importer.block_builder.emit, relax.const
         data, low, high, least, dtype = _arguments(node, importer)
@@ -192,7 +190,6 @@ def _real(importer: Any, value: Any) -> Any:
 
 
 def _as(importer: Any, tensor: Any, dtype: Any) -> Any:
-    """A tensor in this dtype."""
     own = _name(dtype)
     return tensor if _element(tensor) == own else importer.block_builder.emit(op.astype(tensor, own))
 

@@ -73,8 +73,6 @@ def _converter(overload: str) -> Callable[[Any, Any], Any]:
 
 
 class _Layers:
-    """All layers of one call, one operator each."""
-
     def __init__(
         self, bb: relax.BlockBuilder, op: str, gates: list[int], attributes: dict[str, Any], name: str
     ) -> None:

@@ -27,7 +27,6 @@ _INFINITE = float("-inf")
 
 
 def arange(e: Emit, size: Size) -> Value:
-    """The numbers from 0 to ``size - 1``, int64."""
     if isinstance(size, Dim):
         return e.value(R.arange(0, expr_of(size), 1, "int64"))
     return e.const(np.arange(size))
@@ -58,7 +57,6 @@ def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
 
 
 def columns(e: Emit, x: Value, axis: int, begin: int, end: int, step: int = 1) -> Value:
-    """A part of an axis."""
     if (begin, step) == (0, 1) and x.sizes[axis] == end:
         return x
     return e.strided_slice(x, axes=[axis], begin=[begin], end=[end], strides=[step])
@@ -90,7 +88,6 @@ class Mask:
         self.may_hide_all = False
 
     def require(self, condition: Value, *, hides_all: bool = False) -> None:
-        """Hide the keys for which this does not hold."""
         self._visible = condition if self._visible is None else self._visible & condition
         self.may_hide_all = self.may_hide_all or hides_all
 
@@ -99,7 +96,6 @@ class Mask:
         self.add(self._where(condition, penalty))
 
     def add(self, bias: Value) -> None:
-        """Add numbers."""
         bias = self._e.cast(bias, self._dtype)
         self._sum = bias if self._sum is None else self._sum + bias
 
@@ -116,8 +112,6 @@ class Mask:
 
 
 class Attended(NamedTuple):
-    """The result of attention, and what is on the way to it."""
-
     out: Value
     scaled: Value
     capped: Value
@@ -138,16 +132,8 @@ def attend(
 ) -> Attended:
     """Attention of ``query (B, N, S, H)`` to ``key (B, K, T, H)`` and ``value (B, K, T, E)``.
 
-    Parameters
-    ----------
-    scale : float or None
-        ``None`` is ``1 / sqrt(H)``.
-    mask : Mask, optional
-        What is added to the scores. A row that sees nothing gives 0.
-    softcap : float
-        ``softcap · tanh(scores / softcap)`` before that, if it is not 0.
-    sink : Value, optional
-        ``(N,)``: a score of each head that takes a share and gives nothing.
+    A row that sees nothing gives 0. A ``softcap`` that is not 0 gives ``softcap · tanh(scores / softcap)``. ``sink``,
+    ``(N,)``, is a score of each head that takes a share and gives nothing.
     """
     heads, width = query.sizes[1], query.sizes[3]
     factor: Any = scale

@@ -44,7 +44,6 @@ class Part(NamedTuple):
 
 
 def chosen(walk: Any, node: Node, scope: Scope) -> Sequence[Value | None]:
-    """The results of an ``If``."""
     branches: list[onnx.GraphProto] = [node.attr(name) for name in _NAMES]
     condition = node.needed(0)
     name = f"{node.name} {node.proto.output[0] if node.proto is not None else ''}"

@@ -111,12 +111,10 @@ _CODES = {
 
 
 def is_short_float(dtype: str) -> bool:
-    """Whether a dtype is one of ONNX's that have 8 bits, or 4."""
     return dtype in _CODES
 
 
 def _numbers(dtype: str, count: int) -> np.ndarray:
-    """The numbers of the first codes."""
     return np.arange(count, dtype="uint8").view(np_dtype(dtype)).astype("float32")
 
 

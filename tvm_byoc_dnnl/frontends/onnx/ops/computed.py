@@ -23,15 +23,8 @@ _OPAQUE = 8  # TVM's kind of a function that is not fused
 def computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> Any:
     """The result of a function of tensor expressions, a list if there are several.
 
-    Parameters
-    ----------
-    name : str
-        The function's name in the module.
-    function : function
-        ``function(*operands)`` with tensors for values, and TIR's expressions for sizes and lists of sizes. What it
-        reads of open sizes must be among its operands.
-    *operands : Value, Size or list of Size
-        What it is called with.
+    ``function`` gets tensors for values, and expressions of TIR for sizes and lists of sizes. What it reads of open
+    sizes must be among its operands.
     """
     given = [_given(e, operand) for operand in operands]
     made = e.bb.emit_te(function, *given, primfunc_name_hint=name)
@@ -65,7 +58,6 @@ def wide_dtype(dtype: str) -> str:
 
 
 def lowest(dtype: str) -> Any:
-    """The number that no other of a dtype is below."""
     return int(np.iinfo(dtype).min) if "int" in dtype else -np.inf
 
 
@@ -82,16 +74,10 @@ def written(
     results: Sequence[tuple[Sequence[Size], str]],
     sizes: Sequence[Size] = (),
 ) -> list[Value]:
-    """The results of a function whose body is written by statements, one after the other.
+    """The results, of these sizes and dtypes, of a function whose body is statements; ``sizes`` are what else it reads.
 
-    Parameters
-    ----------
-    write : function
-        ``write(*inputs, *outputs, *sizes)`` writes the statements by the IRBuilder, for buffers that are indexed.
-    results : sequence of (sizes, dtype)
-        What it makes. Memory to work with is a result that nobody reads.
-    sizes : sequence of int or Dim
-        What else it reads of sizes.
+    ``write(*inputs, *outputs, *sizes)`` writes them by the IRBuilder, for buffers that are indexed. Memory to work with
+    is a result that nobody reads.
     """
 
     def kernel(*given: Any) -> Any:

@@ -37,7 +37,6 @@ def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
 
 @operator("Conv")
 def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | None = None) -> Value:
-    """The convolution of values by the attributes of a node."""
     weight, kernel = _windowed(e, node, weight)
     declared, groups, rank = Windows.of(node, data, kernel), node.attr("group", 1), len(kernel)
     channels = common([weight.sizes[1] * groups, data.sizes[1]])

@@ -131,7 +131,6 @@ def _numbers(node: Node) -> list[float]:
 
 
 def _given(node: Node, *names: str) -> dict[str, Any]:
-    """Those of the attributes that the node has."""
     return {name: value for name in names if (value := node.attr(name)) is not None}
 
 

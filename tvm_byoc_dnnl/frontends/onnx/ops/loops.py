@@ -48,7 +48,6 @@ _Sizes = list[Any] | None
 
 
 def loop(walk: Any, node: Node, scope: Scope) -> Sequence[Value]:
-    """The results of a ``Loop``."""
     body: onnx.GraphProto = node.attr("body")
     states = [node.needed(i) for i in range(2, len(node.inputs))]
     count = len(states)
@@ -66,7 +65,6 @@ def loop(walk: Any, node: Node, scope: Scope) -> Sequence[Value]:
 
 
 def scan(walk: Any, node: Node, scope: Scope) -> Sequence[Value]:
-    """The results of a ``Scan``."""
     body: onnx.GraphProto = node.attr("body")
     count = node.attr("num_scan_inputs")
     given = [node.needed(i) for i in range(node.opset < 9, len(node.inputs))]
@@ -87,7 +85,6 @@ def scan(walk: Any, node: Node, scope: Scope) -> Sequence[Value]:
 
 
 def mapped(walk: Any, node: Node, scope: Scope) -> Sequence[Value]:
-    """The results of a ``SequenceMap``."""
     body: onnx.GraphProto = node.attr("body")
     first, *others = (node.needed(i) for i in range(len(node.inputs)))
     if first.items is None or any(x.items is not None and len(x.items) != len(first.items) for x in others):
@@ -299,29 +296,15 @@ def _sizes_of(e: Emit, value: Value) -> _Sizes:
 
 
 class _Body:
-    """The function of one round.
-
-    Attributes
-    ----------
-    function : GlobalVar
-        Of a round's number, of whether it was to run, of the states and of what it takes from outside.
-    outside, sizes : list
-        The tensors and sequences that the first round gets, and the sizes of tensors that no round changes.
-    forms : list of int
-        Which of them are items of one state; see `flat`.
-    parts : list of (sizes, dtype)
-        What it adds to stacked results: sizes of outside, or ``None``.
-    always_goes_on : bool
-        Whether it gives back the condition that it got, or true.
-    """
+    """The function of one round: of its number, of whether it was to run, of the states and of outer values."""
 
     def __init__(self, walk: Any, node: Node, given: list[Value], step: _Step) -> None:
         self.node, self.given, self.step = node, given, step
-        self.forms: list[int] = []
-        self.outside = flat(given, self.forms)
+        self.forms: list[int] = []  # see `flat`
+        self.outside = flat(given, self.forms)  # what the first round gets
         self.sizes: list[_Sizes] = [_sizes_of(walk.emit, state) for state in self.outside]
         self.boundary = Boundary()
-        self.parts: list[tuple[list[Any], str]] = []
+        self.parts: list[tuple[list[Any], str]] = []  # sizes of outside, or `None`, and dtype of what it adds
         self.always_goes_on = False
         self.function: Any = None
         while self.function is None:

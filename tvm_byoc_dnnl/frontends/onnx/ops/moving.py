@@ -135,7 +135,6 @@ def from_start(e: Emit, indices: Value, extents: Sequence[Size]) -> Value:
 
 
 def known_of(value: Value) -> np.ndarray:
-    """The numbers of a constant."""
     assert value.known is not None
     return value.known
 

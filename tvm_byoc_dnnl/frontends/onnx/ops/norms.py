@@ -19,7 +19,6 @@ _NARROW = ("float16", "bfloat16")
 
 
 def _per_channel(e: Emit, x: Value, rank: int) -> Value:
-    """A vector along axis 1."""
     return e.call(relax.op.reshape, x, shape=[-1, *[1] * (rank - 2)])
 
 

@@ -108,7 +108,6 @@ def _largest(windows: Windows, dtype: str, by_columns: bool) -> Callable[..., An
 
 @operator("AveragePool")
 def averaged(e: Emit, node: Node, data: Value) -> Value:
-    """The averages of a value's windows by the attributes of a node."""
     windows = _windows(node, data)
     counts_pads = bool(node.attr("count_include_pad", 0))
     made = _by_relax(e, "avg", data, windows, counts_pads)
@@ -174,7 +173,6 @@ def _lp_pool(e: Emit, node: Node, data: Value, *, p: int = 2) -> Any:
 
 @operator("GlobalAveragePool")
 def global_average(e: Emit, node: Node, data: Value) -> Value:
-    """The mean of every channel."""
     return e.mean(data, axis=_spatial(data), keepdims=True)
 
 

@@ -66,20 +66,17 @@ class _Term:
         return self.value.sizes[self.letters.index(letter)]
 
     def without(self, e: Emit, letter: str) -> _Term:
-        """Without an axis of size 1."""
         axis = self.letters.index(letter)
         value = e.squeeze(self.value, axis=[axis])
         return _Term(value, self.letters[:axis] + self.letters[axis + 1 :])
 
     def summed(self, e: Emit, letters: Sequence[str]) -> _Term:
-        """The sum over axes."""
         if not letters:
             return self
         axes = [self.letters.index(c) for c in letters]
         return _Term(e.sum(self.value, axis=axes), "".join(c for c in self.letters if c not in letters))
 
     def ordered(self, e: Emit, letters: Sequence[str]) -> Value:
-        """With its axes in this order."""
         return e.transpose(self.value, [self.letters.index(c) for c in letters])
 
 

@@ -28,7 +28,6 @@ _LIMITS = {"int4": (-8, 7), "int2": (-2, 1), "uint4": (0, 15), "uint2": (0, 3)}
 
 
 def tvm_dtype(kind: int) -> str:
-    """The name of an element type of ONNX."""
     return str(helper.tensor_dtype_to_np_dtype(kind))
 
 

@@ -19,7 +19,6 @@ _ATTRIBUTE_UNTIL = {"ReduceSum": 13}  # the version that has its axes as an inpu
 
 
 def _axes(node: Node) -> list[int] | None:
-    """The axes that a node reduces; ``None`` for all of them."""
     given = node.ints(1, "its axes") if node.opset >= _ATTRIBUTE_UNTIL.get(node.op, 18) else node.attr("axes")
     rank = node.needed(0).rank
     if not given:

@@ -38,7 +38,6 @@ class Way:
 
     @classmethod
     def of(cls, node: Node) -> Way:
-        """The way of a node."""
         before_11 = node.opset < 11
         return cls(
             node.attr("mode", cls.mode),
@@ -70,22 +69,12 @@ class Way:
 
 @dataclass(frozen=True)
 class Axis:
-    """The resizing of one axis.
-
-    Attributes
-    ----------
-    size, out : int or Expr
-        Lengths in the source and in the result.
-    scale : float or None
-        As the node gives it; ``None`` for the ratio of the lengths.
-    start, end : float
-        The region of interest, for tf_crop_and_resize.
-    """
+    """The resizing of one axis, which is an index."""
 
     axis: int
     size: Any
     out: Any
-    scale: float | None
+    scale: float | None  # as the node gives it; `None` for the ratio of the lengths
     start: float = 0.0
     end: float = 1.0
 
@@ -182,10 +171,7 @@ def scaled(length: Size, scale: np.float32) -> Size:
 def resized(e: Emit, data: Value, axes: Sequence[Axis], way: Way, scales: Value | None, roi: Value | None) -> Value:
     """A tensor with these axes resized, by a function of our own for each of them.
 
-    Parameters
-    ----------
-    scales, roi : Value, optional
-        Those that only a call knows; what an axis has of them is the place in them.
+    Scales and regions are given if only a call knows them; what an axis has of them is the place in them.
     """
     if "int" in data.dtype and way.mode != "nearest":  # cut at the end alone
         return e.cast(resized(e, e.cast(data, "float64"), axes, way, scales, roi), data.dtype)

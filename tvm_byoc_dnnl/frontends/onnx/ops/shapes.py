@@ -70,7 +70,6 @@ def int_of(e: Emit, node: Node, i: int, what: str) -> Size:
 
 
 def whole(size: Size) -> Value:
-    """A size as a scalar of int64."""
     return Value(known=numbers([size], ()), dtype="int64")
 
 

@@ -14,19 +14,7 @@ __all__ = ["Windows", "halves"]
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a convolution or a pooling.
-
-    Attributes
-    ----------
-    sizes : list of Size
-        Of the data's spatial axes.
-    kernel, strides, dilations : list of int
-        Of each axis.
-    before, after : list of Size
-        Pads.
-    rounds_up : bool
-        Whether there is a window for a rest.
-    """
+    """The windows of a convolution or a pooling; all lists are of the spatial axes."""
 
     sizes: list[Size]
     kernel: list[int]
@@ -34,11 +22,10 @@ class Windows:
     dilations: list[int]
     before: list[Size]
     after: list[Size]
-    rounds_up: bool = False
+    rounds_up: bool = False  # a window for a rest
 
     @classmethod
     def of(cls, node: Node, data: Value, kernel: Sequence[Any]) -> Windows:
-        """Those of a node with the usual attributes."""
         rank = len(data.sizes) - 2
         if len(kernel) != rank:
             raise node.wrong(f"has windows of {list(kernel)} for {rank} spatial axes")
@@ -76,12 +63,10 @@ class Windows:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all pads are numbers."""
         return not any(isinstance(p, Dim) for p in (*self.before, *self.after))
 
     @property
     def pads(self) -> list[Size]:
-        """Before... after..."""
         return [*self.before, *self.after]
 
     @property

@@ -26,7 +26,6 @@ DOMAIN = "ai.onnx.ml"
 
 
 def as_floats(e: Emit, x: Value) -> Value:
-    """A value as it is, if its numbers are floats; in float32 else."""
     return x if x.dtype.startswith("float") else e.cast(x, "float32")
 
 
@@ -90,16 +89,9 @@ def _labelled(e: Emit, node: Node, place: Value, count: int = 0) -> Value:
 
 
 def classified(e: Emit, node: Node, scores: Value, *, is_one_score: bool, least: float) -> list[Value | None]:
-    """The label of each row, and its scores.
+    """The label of each row, and its scores, of (rows, classes).
 
-    Parameters
-    ----------
-    scores : Value
-        (rows, classes); (rows, 1) where one score decides between two classes.
-    is_one_score : bool
-        Whether the first column decides between two classes.
-    least : float
-        What that score must be above for the second class.
+    With ``is_one_score`` the first column decides between two classes: above ``least`` it is the second.
     """
     if is_one_score:
         score = e.strided_slice(scores, axes=[1], begin=[0], end=[1])

@@ -29,32 +29,18 @@ _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 @dataclass
 class _Forest:
-    """Nodes of all trees, by number; a leaf is its own child.
-
-    Attributes
-    ----------
-    modes, features, values, yes, no, missing : ndarray
-        One element for each node: how and what is compared, the next node, and whether a NaN goes the way of ``yes``.
-    members : list of (int, ndarray)
-        The nodes that ask for members of a set, and these.
-    roots : ndarray
-        One for each tree.
-    weights : ndarray
-        (nodes, targets): what a leaf adds.
-    has : ndarray
-        (nodes, targets): whether a leaf adds to a target at all.
-    """
+    """Nodes of all trees, by number; a leaf is its own child."""
 
     modes: np.ndarray
     features: np.ndarray
     values: np.ndarray
     yes: np.ndarray
     no: np.ndarray
-    missing: np.ndarray
-    roots: np.ndarray
-    weights: np.ndarray
-    has: np.ndarray
-    members: list[tuple[int, np.ndarray]]
+    missing: np.ndarray  # whether a NaN goes the way of `yes`
+    roots: np.ndarray  # one for each tree
+    weights: np.ndarray  # (nodes, targets): what a leaf adds
+    has: np.ndarray  # (nodes, targets): whether it adds to a target at all
+    members: list[tuple[int, np.ndarray]]  # nodes that ask for members of a set, and these
 
     @property
     def depth(self) -> int:
@@ -109,7 +95,6 @@ def _is_member(e: Emit, forest: _Forest, at: Value, given: Value) -> Value:
 
 
 def _scores(e: Emit, node: Node, forest: _Forest, x: Value, aggregate: str, base: np.ndarray | None) -> Value:
-    """(rows, targets)."""
     if x.dims is None or len(x.sizes) != 2:
         raise node.refused(f"has the input {x}; expected (rows, features)")
     leaves = _leaves(e, forest, x)
