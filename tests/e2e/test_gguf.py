@@ -18,7 +18,7 @@ from gguf.quants import dequantize
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import cli
 from tvm_byoc_dnnl.core.errors import MissingFileError
-from tvm_byoc_dnnl.frontends.gguf.blocks import stored
+from tvm_byoc_dnnl.frontends.gguf.file import stored
 from tvm_byoc_dnnl.text.gguf import from_gguf
 
 from .gguf_model import TYPES, GgufModel, random_blocks

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.unit.importing import node, onnx_model, ops
 from tvm_byoc_dnnl.frontends import to_relax
-from tvm_byoc_dnnl.frontends.onnx import folding, walk  # noqa: F401 - the table
+from tvm_byoc_dnnl.frontends.onnx import standard, walk  # noqa: F401 - the table
 from tvm_byoc_dnnl.frontends.onnx.table import entry_of
 from tvm_byoc_dnnl.frontends.onnx.value import Node, Value, decoded
 
@@ -105,13 +105,13 @@ def test_leaves_the_rest_to_the_reference(
     op: str, inputs: list[np.ndarray], attrs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    compute = folding._by_reference
+    compute = standard._by_reference
 
     def by_reference(given: Node, *others: Any) -> Any:
         asked.append(given.op)
         return compute(given, *others)
 
-    monkeypatch.setattr(folding, "_by_reference", by_reference)
+    monkeypatch.setattr(standard, "_by_reference", by_reference)
     names = [f"i{i}" for i in range(len(inputs))]
     model = onnx_model([node(op, names, ["y"], **attrs)], {"x": (1,)}, dict(zip(names, inputs, strict=True)))
     assert not ops(to_relax(model)) and asked == [op]

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tvm_byoc_dnnl.frontends.onnx.last_row import keep_last_row
+from tvm_byoc_dnnl.frontends.onnx.importer import keep_last_row
 
 RNG = np.random.default_rng(0)
 CONSTANTS = {

@@ -90,8 +90,7 @@ def imported(
     if isinstance(model, (str, Path)) and is_library(Path(model)):
         raise InputError(f"`{model}` is a compiled library; give what it was compiled from, or load it")
     if isinstance(model, (str, Path)):
-        from .onnx.importer import load_apart
-        from .onnx.last_row import keep_last_row
+        from .onnx.importer import keep_last_row, load_apart
 
         with stage("read"):
             model, weights = load_apart(Path(model))

@@ -15,8 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...core.errors import InputError, UnsupportedError
-from .blocks import Stored, joined, stored
-from .file import File
+from .file import File, Stored, joined, stored
 
 __all__ = ["read_decoder"]
 

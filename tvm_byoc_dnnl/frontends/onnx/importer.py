@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import io
+import warnings
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import onnx
 import tvm
+from onnx import helper, numpy_helper
+from tvm import relax
+from tvm.ir.supply import UniqueNameSupply
 
+from ...core.arrays import STORED
+from ...core.compilation import OverwritableWeights
 from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, first_line, out_of_resources
+from ...core.tvm_fast import ByIdentity, is_a, items
+from ...ir.signature import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR
 from ..gguf.decoder import read_decoder
 from ..gguf.file import SUFFIX as GGUF
+from .dim import size_of
+from .emit import is_as_tvm_wants
 from .file import Weights, load_whole, read_model
-from .inputs import Shapes, advice_on_inputs, fixed_inputs, given_inputs
-from .model import to_module
-from .open_dims import name_dims, refuse_sequences
+from .functions import unify_dims
+from .inputs import (
+    OpenInputs,
+    Shapes,
+    advice_on_inputs,
+    fixed_inputs,
+    given_inputs,
+    name_dims,
+    refuse_sequences,
+    relax_shapes,
+)
+from .scope import Plan, Scope, opsets_of
 from .structure import check_structure
-
-__all__ = ["import_onnx", "load_apart", "load_onnx"]
+from .value import Value
+from .walk import Missing, Shared, Walk, built
 
 _Read = TypeVar("_Read")
 
@@ -93,3 +116,197 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
     module["main"] = module["main"].with_attrs({**names, "num_input": len(inputs)})
     weights.complete()
     return module
+
+
+_LINEAR = ("relax.matmul", *(f"relax.nn.conv{d}d{t}" for d in (1, 2, 3) for t in ("", "_transpose")))
+
+
+def to_module(
+    model: onnx.ModelProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Weights,
+    *,
+    string_labels: bool = False,
+) -> tvm.IRModule:
+    """The module of a model.
+
+    ``inputs`` are without those that repeat a constant, and open dims are named. The arrays of ``weights``, which are
+    not in the model, become TVM's without a copy.
+    """
+    shared = Shared(model)
+    shared.labels = {} if string_labels else None
+    shapes = relax_shapes(inputs)
+    plan = Plan(model.graph.node, [o.name for o in outputs])
+    params = _parameters(inputs, shapes)
+
+    def read(walk: Walk) -> Any:
+        scope = Scope(opsets_of(model.opset_import))
+        scope.lazy.update({t.name: _constant(t) for t in model.graph.initializer})
+        scope.lazy.update({name: _weight(array, weights) for name, array in weights.items()})
+        scope.names.update({i.name: Value(p, dtype=_dtype(i)) for i, p in zip(inputs, params, strict=True)})
+        _solve(walk, scope, shapes)
+        results = [_result(walk, v, o.name) for v, o in zip(_walked(walk, scope, plan, outputs), outputs, strict=True)]
+        return params, results[0] if len(results) == 1 else relax.Tuple(results)
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # of TVM's converters, which also print
+        built(shared, "main", params, read)
+    module = shared.root.get()
+    if len(module.functions) > 1:  # some may be of branches or rounds that were read again
+        module = relax.transform.DeadCodeElimination()(module)
+    for gv, func in module.functions.items():
+        if is_a(func, relax.Function):
+            module[gv] = unify_dims(func)
+    attrs: dict[str, Any] = {}
+    if shapes.names:
+        attrs[DIMS_ATTR] = shapes.names
+        attrs[OUTPUTS_ATTR] = [[str(d.dim_value or d.dim_param) for d in o.type.tensor_type.shape.dim] for o in outputs]
+    if shared.labels:
+        attrs[LABELS_ATTR] = shared.labels
+    module["main"] = module["main"].with_attrs(attrs) if attrs else module["main"]
+    if weights.own is not None:
+        _note_overwritable(module, shared.weights, weights, weights.own)
+    return module
+
+
+def _walked(walk: Walk, scope: Scope, plan: Plan, outputs: Sequence[onnx.ValueInfoProto]) -> list[Value | None]:
+    try:
+        return walk.graph(scope, plan, [o.name for o in outputs])
+    except Missing as error:
+        named = dict.fromkeys([str(error), *walk.missing(plan.nodes, scope)])
+        raise UnsupportedError(
+            f"no Relax equivalent for ONNX operator{'s' if len(named) > 1 else ''} {', '.join(named)} "
+            f"(opset {scope.opsets.get('', 1)}); export the model with standard operators instead"
+        ) from None
+
+
+def _result(walk: Walk, value: Value | None, name: str) -> Any:
+    if value is None or value.is_empty:
+        raise UnsupportedError(f"no Relax equivalent for the output `{name}`, which is an empty optional")
+    if value.words is not None and walk.shared.labels is not None:
+        walk.shared.labels[name] = list(value.words.table)
+        return value.expr
+    if value.items is not None:
+        return relax.Tuple([walk.emit.tensor(item) for item in value.items])
+    return walk.emit.tensor(value)
+
+
+# ---- what a model starts from ---------------------------------------------------------------------------
+
+
+def _constant(tensor: onnx.TensorProto) -> Any:
+    return lambda: Value(known=numpy_helper.to_array(tensor))
+
+
+def _weight(array: np.ndarray, weights: Weights) -> Any:
+    return lambda: Value(known=array, ready=weights.complete)
+
+
+def _parameters(inputs: Iterable[onnx.ValueInfoProto], shapes: OpenInputs) -> list[relax.Var]:
+    names = UniqueNameSupply()
+    params = []
+    for value in inputs:
+        dtype = _dtype(value)
+        if dtype == "object":
+            raise UnsupportedError(
+                f"no Relax equivalent for the input `{value.name}`, which is a tensor of strings; encode it before"
+            )
+        dims = shapes.shapes.get(value.name)
+        params.append(relax.Var(_identifier(value.name, names), relax.TensorType(dims, STORED.get(dtype, dtype))))
+    return params
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    kind = value.type.tensor_type.elem_type
+    return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else "float32"
+
+
+def _identifier(name: str, names: Any) -> str:
+    """A name that Relax takes for a variable."""
+    new = name.replace(".", "_")
+    if not new[:1].isalpha() and new[:1] != "_":
+        new = f"input_{new}"
+    return str(names.fresh_name(new))
+
+
+def _solve(walk: Walk, scope: Scope, shapes: OpenInputs) -> None:
+    """The symbols that no input has by itself, and the inputs whose sizes are expressions of them."""
+    for symbol, value in shapes.solved:
+        walk.bb.match_cast(walk.bb.emit(relax.ShapeExpr([value])), relax.ShapeType([symbol]))
+        walk.emit.given.add(symbol)
+    for name, dims in shapes.inner.items():
+        given = scope.names[name]
+        assert given is not None
+        scope.names[name] = walk.emit.agree(given, [size_of(d) for d in dims])
+
+
+# ---- weights --------------------------------------------------------------------------------------------
+
+
+def _note_overwritable(
+    module: tvm.IRModule, weights: Sequence[tuple[Any, np.ndarray]], read: Weights, own: OverwritableWeights
+) -> None:
+    """Note in ``own`` the constants that are nothing but the weights of one linear operator, and have memory of their
+    own; ``read`` are the arrays that were read for this import.
+    """
+    fresh = {id(array) for array in read.values()}
+    others = [array for _, array in weights if id(array) not in fresh and is_as_tvm_wants(array)]
+    owned: ByIdentity[int] = ByIdentity.of(
+        (constant, 0)
+        for constant, a in weights
+        if not is_as_tvm_wants(a) or (id(a) in fresh and not any(np.may_share_memory(a, other) for other in others))
+    )
+    linear: ByIdentity[None] = ByIdentity()
+    for func in module.functions.values():
+        for block in items(func.body.blocks) if is_a(func, relax.Function) else ():
+            for binding in items(block.bindings):
+                call = binding.value
+                args = items(call.args) if is_a(call, relax.Call) else [call]
+                if is_a(call, relax.Tuple):
+                    args = items(call.fields)
+                for i, arg in enumerate(args):
+                    if arg in owned:
+                        owned[arg] += 1
+                        if i == 1 and getattr(getattr(call, "op", None), "name", "") in _LINEAR:
+                            linear[arg] = None
+    own.constants.update((constant, None) for constant in linear if owned[constant] == 1)
+
+
+#: that compute each row of their first operand by itself, if the other ones are constants
+_PRODUCTS = ("MatMul", "MatMulNBits")
+_OF_NUMBERS = ("Add", "Cast", "Div", "Identity", "Mul", "Sub", "Tanh")
+
+
+def keep_last_row(model: onnx.ModelProto, output: str, apart: Container[str]) -> None:
+    """Change a model so that an output [batch, rows, columns] has its last row only, if a product makes it.
+
+    normed [B, S, H] ─> its last row [B, 1, H] ── @ table ── · number, tanh … ── logits [B, 1, V]: a text needs no
+    others, and the product with all words is a large part of a prompt. ``apart``: constants that are not in the model.
+    """
+    graph = model.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    reads = Counter([name for node in graph.node for name in node.input] + [value.name for value in graph.output])
+    inside = {tensor.name for tensor in graph.initializer}
+
+    def changes(name: str) -> bool:
+        if not name or name in inside or name in apart:
+            return False
+        return name not in makers or any(map(changes, makers[name].input))
+
+    declared = {value.name: value.type.tensor_type.shape.dim for value in graph.output}
+    dims, name = declared.get(output, []), output
+    while len(dims) == 3 and reads[name] == 1 and (node := makers.get(name)) is not None:
+        computed = [operand for operand in node.input if changes(operand)]
+        if node.op_type in _PRODUCTS and computed == [node.input[0]]:
+            last, place = f"{output}.last_row", f"{output}.last_row.place"
+            graph.initializer.append(numpy_helper.from_array(np.array([-1]), place))
+            at = next(i for i, other in enumerate(graph.node) if name in other.output)
+            graph.node.insert(at, helper.make_node("Gather", [node.input[0], place], [last], last, axis=1))
+            node = graph.node[at + 1]
+            node.input[0] = last
+            dims[1].dim_value = 1
+            return
+        if node.op_type not in _OF_NUMBERS or len(computed) != 1:
+            return
+        name = computed[0]

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from ...core.arrays import STORED
 from ...ir.tvm_compat import var_name
 from .dim import Dim, Size, expr_of, size_of, substituted, symbols_of
-from .nodes import DEFAULT_DOMAINS, captured, in_order
+from .structure import DEFAULT_DOMAINS, captured, in_order
 from .value import Value
 
 __all__ = ["Again", "Boundary", "PlainBlocks", "Plan", "Scope", "opsets_of"]

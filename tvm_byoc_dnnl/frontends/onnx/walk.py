@@ -19,15 +19,14 @@ from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
 from ...whole import Operator
 from ...whole import operator as whole_operator
-from .definitions import definition_of, has_definition
 from .dim import Dim, Undecided
 from .emit import NEWEST_USED, Emit, np_dtype
-from .folding import folded
 from .functions import built_function
-from .nodes import DEFAULT_DOMAINS
 from .operands import check_operands
 from .ops import branches, loops
 from .scope import Boundary, Plan, Scope, opsets_of
+from .standard import definition_of, folded, has_definition
+from .structure import DEFAULT_DOMAINS
 from .table import NEWEST, Entry, entries, entry_of, outputs
 from .value import Node, Value, Ways, decoded
 from .whole import declare_whole, emit_whole

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
-
 from ..dim import Size
 from ..emit import Emit
 from ..table import operator
@@ -14,7 +12,6 @@ from .attention_parts import Mask, arange, attend, joined, number, split_heads, 
 
 __all__ = ["run_attention"]
 
-R = relax.op
 _MS = "com.microsoft"
 
 

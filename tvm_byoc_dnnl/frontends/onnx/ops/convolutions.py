@@ -13,8 +13,8 @@ from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
 from .computed import computed, wide_dtype
-from .padding import padded
-from .spatial import Windows, halves
+from .moving import padded
+from .pools import Windows, halves
 
 #: by the number of spatial axes: layouts of the data and of the weights
 _LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}

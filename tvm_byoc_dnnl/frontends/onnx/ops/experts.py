@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from tvm import relax
 
 from ....whole import rounded
 from ..dim import product
@@ -18,7 +17,6 @@ from .quantised_blocks import INTEGER_LEVEL, shaped, unpacked
 
 __all__: list[str] = []
 
-R = relax.op
 _MS = "com.microsoft"
 
 

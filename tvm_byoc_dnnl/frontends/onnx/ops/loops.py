@@ -17,8 +17,8 @@ from tvm import relax
 from ....ir.native_loop import loop_call
 from ..dim import Dim, Size, at_least, equal, expr_of
 from ..emit import Emit, common
-from ..nodes import nodes_in
 from ..scope import Boundary, Scope
+from ..structure import nodes_in
 from ..value import Node, Value, numbers
 from .branches import decided, flat, formed
 from .sequences import joined, of_call

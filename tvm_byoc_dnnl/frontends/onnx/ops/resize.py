@@ -8,18 +8,20 @@ resizes no other axes than the last.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
-from ..dim import Dim, Size
+from ....core.errors import UnsupportedError
+from ....ir.tvm_compat import dtype_of
+from ..dim import Dim, Size, equal, expr_of, size_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
-from .computed import asked
-from .resize_axis import Axis, Way, axes_of, resized, scaled
+from .computed import asked, computed, wide_dtype, within
 
 _POLICIES = {"not_larger": min, "not_smaller": max}
 
@@ -138,3 +140,245 @@ def _by_relax(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], 
         cubic_exclude=int(way.exclude_outside),
         extrapolation_value=way.extrapolation,
     )
+
+
+@dataclass(frozen=True)
+class Way:
+    """How all axes of a node are resized."""
+
+    mode: str = "nearest"
+    transform: str = "half_pixel"
+    rounding: str = "round_prefer_floor"
+    cubic: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+    extrapolation: float = 0.0
+
+    @classmethod
+    def of(cls, node: Node) -> Way:
+        before_11 = node.opset < 11
+        return cls(
+            node.attr("mode", cls.mode),
+            node.attr("coordinate_transformation_mode", "asymmetric" if before_11 else cls.transform),
+            node.attr("nearest_mode", "floor" if before_11 else cls.rounding),
+            float(node.attr("cubic_coeff_a", cls.cubic)),
+            bool(node.attr("antialias", 0)),
+            bool(node.attr("exclude_outside", 0)),
+            float(node.attr("extrapolation_value", cls.extrapolation)),
+        )
+
+    @property
+    def crops(self) -> bool:
+        """Whether a region of interest is read, and what lies outside of the source has a value of its own."""
+        return self.transform == "tf_crop_and_resize"
+
+    def fits_tvm(self, shape: Sequence[Any], axes: Sequence[Axis]) -> bool:
+        """Whether TVM's operators compute the same: they resize what follows the channels by the ratio of the sizes."""
+        if self.antialias or self.crops or self.transform == "half_pixel_symmetric":
+            return False
+        if self.transform == "align_corners" and any(map(_may_be_one, (*shape[2:], *(a.out for a in axes)))):
+            return False  # TVM divides by the length - 1
+        is_open = any(not isinstance(n, int) for n in shape[2:])
+        if self.mode != "nearest" and self.transform == "asymmetric" and is_open:
+            return False  # TVM fails while it simplifies the coordinates
+        ranks = (4,) if self.mode == "cubic" else (3, 4, 5)
+        return len(shape) in ranks and all(a.axis > 1 and a.is_even for a in axes)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The resizing of one axis, which is an index."""
+
+    axis: int
+    size: Any
+    out: Any
+    scale: float | None  # as the node gives it; `None` for the ratio of the lengths
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the scale is the ratio of the lengths; rounding in float32 is no difference."""
+        if self.scale is None:
+            return True
+        if isinstance(self.size, int) and isinstance(self.out, int):
+            return abs(self.size * self.scale - self.out) <= 1e-5 * self.out
+        return self.scale == int(self.scale)
+
+    def is_kept(self, way: Way) -> bool:
+        """Whether the result of this axis is its source."""
+        same = self.out == self.size or equal(self.out, self.size)
+        return same and self.is_even and not (way.crops and (self.start, self.end) != (0.0, 1.0))
+
+    def coordinate(self, i: Any, transform: str) -> Any:
+        """The position in the source of element ``i`` of the result: of a NumPy scalar, or of an expression."""
+        size, out = _like(i, self.size), _like(i, self.out)
+        scale = out / size if self.scale is None else _like(i, self.scale)
+        half, one = _like(i, 0.5), _like(i, 1.0)
+        if transform == "asymmetric":
+            return i / scale
+        if transform == "align_corners":
+            length = size * scale  # ONNX's tests have fractions of an element here
+            return i * (size - one) / tirx.Select(length == one, one, length - one)
+        if transform == "tf_crop_and_resize":
+            start, extent = _like(i, self.start) * (size - one), _like(i, self.end - self.start) * (size - one)
+            middle = _like(i, 0.5 * (self.start + self.end)) * (size - one)
+            steps = tirx.Select(out == one, one, out - one)
+            return tirx.Select(out == one, middle, start + i * extent / steps)
+        if transform == "tf_half_pixel_for_nn":
+            return (i + half) / scale
+        half_pixel = (i + half) / scale - half
+        if transform == "pytorch_half_pixel":
+            return tirx.Select(out == one, _like(i, 0.0), half_pixel)
+        if transform == "half_pixel_symmetric":
+            return size * half * (one - out / (scale * size)) + half_pixel
+        return half_pixel
+
+    def nearest(self, i: Any, way: Way) -> Any:
+        """The nearest element of the source, as a real; in float32, as ONNX Runtime: 1 / (1/3) is 3."""
+        x, half = self.coordinate(i, way.transform), _like(i, 0.5)
+        if way.rounding in ("floor", "ceil"):
+            return getattr(tirx, way.rounding)(x)
+        return tirx.floor(x + half) if way.rounding == "round_prefer_ceil" else tirx.ceil(x - half)
+
+    def taps(self, way: Way) -> tuple[int, int, float]:
+        """First element that is read, counted from the floor of the coordinate; how many are; the kernel's stretch."""
+        stretch = 1.0
+        if way.antialias:
+            if self.scale is None and not (isinstance(self.size, int) and isinstance(self.out, int)):
+                raise UnsupportedError(
+                    f"Resize with antialias=1 of axis {self.axis} to a size whose scale depends on the call"
+                )
+            stretch = min(self.out / self.size if self.scale is None else self.scale, 1.0)
+        reach = math.floor(-(2 if way.mode == "cubic" else 1) / stretch) + 1
+        return reach, 2 - 2 * reach, stretch
+
+    def weight(self, distance: Any, way: Way) -> Any:
+        """The part of an element at this distance from the coordinate, before all parts are made 1 together."""
+        one, zero = _like(distance, 1.0), _like(distance, 0.0)
+        x = tirx.Select(distance < zero, zero - distance, distance)
+        if way.mode == "linear":
+            return tirx.Select(x < one, one - x, zero)
+        a = _like(distance, way.cubic)
+        two, three, four, five, eight = (_like(distance, float(n)) for n in (2, 3, 4, 5, 8))
+        near = ((a + two) * x - (a + three)) * x * x + one
+        far = ((x - five) * x + eight) * x * a - four * a
+        return tirx.Select(x <= one, near, tirx.Select(x < two, far, zero))
+
+
+def axes_of(
+    way: Way, named: Sequence[int], dims: Sequence[Size], outs: Sequence[Size], scales: Any, roi: Any
+) -> list[Axis]:
+    """The axes that change; ``scales`` are numbers, expressions or ``None`` for the ratios of the sizes."""
+    region = [0.0] * len(named) + [1.0] * len(named) if roi is None or not way.crops else list(roi)
+    ends = zip(region[: len(named)], region[len(named) :], strict=True)
+    every = zip(named, outs, scales, ends, strict=True)
+    axes = [Axis(axis, dims[axis], out, scale, *both) for axis, out, scale, both in every]
+    return [a for a in axes if not a.is_kept(way)]
+
+
+def scaled(length: Size, scale: np.float32) -> Size:
+    """A length by a scale, in float32, as ONNX infers the shape: 3 by 5/3 is 5."""
+    if isinstance(length, int):
+        return int(np.floor(np.float32(length) * scale))
+    if scale == int(scale):
+        return length * int(scale)
+    return size_of((expr_of(length).astype("float32") * tirx.const(float(scale), "float32")).astype("int64"))
+
+
+def resized(e: Emit, data: Value, axes: Sequence[Axis], way: Way, scales: Value | None, roi: Value | None) -> Value:
+    """A tensor with these axes resized, by a function of our own for each of them.
+
+    Scales and regions are given if only a call knows them; what an axis has of them is the place in them.
+    """
+    if "int" in data.dtype and way.mode != "nearest":  # cut at the end alone
+        return e.cast(resized(e, e.cast(data, "float64"), axes, way, scales, roi), data.dtype)
+    computed_of = [v for v in (scales, roi) if v is not None]
+    for axis in axes:
+        compute = _along(axis, way, data.dtype, scales is not None, roi is not None)
+        data = computed(e, "resize", compute, data, axis.out, *computed_of)
+    return data
+
+
+def _along(axis: Axis, way: Way, dtype: str, asks_scales: bool, asks_region: bool) -> Callable[..., te.Tensor]:
+    at = axis.axis
+
+    def compute(x: te.Tensor, out: Any, *given: te.Tensor) -> te.Tensor:
+        waiting = list(given)
+        scale = waiting.pop(0)(axis.scale) if asks_scales else axis.scale
+        start, end = (waiting[0](i) for i in (axis.start, axis.end)) if asks_region else (axis.start, axis.end)
+        own = Axis(at, x.shape[at], out, scale, start, end)
+        shape = [*x.shape[:at], out, *x.shape[at + 1 :]]
+        read = _nearest(x, own, way) if way.mode == "nearest" else _weighted(x, own, axis.taps(way), way, dtype)
+
+        def element(*index: Any) -> Any:
+            value = read(index)
+            if not way.crops:
+                return value
+            place = own.coordinate(index[at].astype("float64"), way.transform)
+            outside = tirx.any(place < _like(place, 0.0), place > _like(place, own.size) - _like(place, 1.0))
+            return tirx.Select(outside, tirx.const(way.extrapolation, dtype), value)
+
+        return te.compute(shape, element, name="resized")
+
+    return compute
+
+
+def _nearest(x: te.Tensor, axis: Axis, way: Way) -> Callable[[Sequence[Any]], Any]:
+    def read(index: Sequence[Any]) -> Any:
+        place = axis.nearest(index[axis.axis].astype("float32"), way).astype("int64")
+        return x(*index[: axis.axis], within(place, axis.size), *index[axis.axis + 1 :])
+
+    return read
+
+
+def _weighted(
+    x: te.Tensor, axis: Axis, taps: tuple[int, int, float], way: Way, dtype: str
+) -> Callable[[Sequence[Any]], Any]:
+    """The parts of every element in a table of their own, so that they are computed once for each row."""
+    first, count, stretch = taps
+    at = axis.axis
+    wide = wide_dtype(dtype)
+
+    def place(i: Any) -> Any:
+        return axis.coordinate(i.astype("float64"), way.transform)
+
+    def part(i: Any, k: Any) -> Any:
+        tap = tirx.floor(place(i)) + (k + first).astype("float64")
+        value = axis.weight((tap - place(i)) * tirx.const(stretch, "float64"), way)
+        if not way.exclude_outside:
+            return value
+        inside = tirx.all(tap >= tirx.const(0.0, "float64"), tap < axis.size.astype("float64"))
+        return tirx.Select(inside, value, tirx.const(0.0, "float64"))
+
+    parts = te.compute((axis.out, count), part, name="parts")
+    tap = te.reduce_axis((0, count), "tap")
+    total = te.compute((axis.out,), lambda i: te.sum(parts[i, tap], axis=tap), name="total")
+    weights = te.compute((axis.out, count), lambda i, k: (parts[i, k] / _or_one(total[i])).astype(wide), name="weights")
+    from_ = te.compute(
+        (axis.out, count),
+        lambda i, k: within(tirx.floor(place(i)).astype("int64") + k + first, axis.size),
+        name="elements",
+    )
+
+    def read(index: Sequence[Any]) -> Any:
+        i = index[at]
+        terms = [x(*index[:at], from_[i, k], *index[at + 1 :]).astype(wide) * weights[i, k] for k in range(count)]
+        return sum(terms[1:], terms[0]).astype(dtype)
+
+    return read
+
+
+def _or_one(total: Any) -> Any:
+    """The sum of all parts: 1 where all of them are outside of the source, and so nothing."""
+    return tirx.Select(total == _like(total, 0.0), _like(total, 1.0), total)
+
+
+def _may_be_one(size: Any) -> bool:
+    return not isinstance(size, int) or size == 1
+
+
+def _like(i: Any, value: Any) -> Any:
+    """A number of the type of ``i``."""
+    dtype = dtype_of(getattr(i, "ty", i))
+    return value.astype(dtype) if isinstance(value, tirx.Expr) else tirx.const(value, dtype)
