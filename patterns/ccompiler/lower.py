@@ -60,8 +60,6 @@ def schedule(sch: s_tir.Schedule, graph: TEGraph) -> None:
 # ---------------------------------------------------------------- inlining
 @dataclass
 class _Stage:
-    """The facts about a block that inlining needs."""
-
     cost: float
     elements: int
     iterations: int
@@ -206,13 +204,7 @@ _LONGEST_MESSAGE = 2000
 
 
 def find_compiler(wanted: str = "") -> list[str]:
-    """The command of the C compiler: ``wanted``, else the environment's ``CC``, else the first of cc, gcc, clang.
-
-    Raises
-    ------
-    UnsupportedError
-        If there is none; the message lists the compilers that were tried.
-    """
+    """``wanted``, else the environment's ``CC``, else cc, gcc or clang; an `UnsupportedError` if there is none."""
     given = wanted or os.environ.get("CC", "")
     for command in [shlex.split(given)] if given else [[name] for name in _NAMES]:
         if command and (path := shutil.which(command[0])):
@@ -225,29 +217,7 @@ def find_compiler(wanted: str = "") -> list[str]:
 
 
 def compile_object(source: str, symbols: Sequence[str], flags: Sequence[str], compiler: str = "") -> tvm.runtime.Module:
-    """Compile C source that TVM generated.
-
-    Parameters
-    ----------
-    source : str
-        The source.
-    symbols : sequence of str
-        The functions in it.
-    flags : sequence of str
-        Further arguments of the compiler, such as ``-O3``.
-    compiler : str
-        See `find_compiler`.
-
-    Returns
-    -------
-    tvm.runtime.Module
-        See `object_module`.
-
-    Raises
-    ------
-    UnsupportedError
-        If there is no compiler, or it reports an error.
-    """
+    """C source that TVM generated, with these functions in it; an `UnsupportedError` where that fails."""
     include = (
         tvm.libinfo.find_include_path(),
         tvm_ffi.libinfo.find_include_path(),
@@ -282,13 +252,11 @@ OPTIONS = {
 
 
 def lower_region(region: relax.Function, builder: relax.BlockBuilder) -> relax.Call:
-    """One region as one kernel."""
     graph = translate_to_te((builder.get(), region), TARGET)
     return graph.call(builder, region.params, scheduled(graph))
 
 
 def scheduled(graph: TEGraph) -> tirx.PrimFunc:
-    """The kernel of a TE graph."""
     try:
         return schedule_te(graph, TARGET, schedule)
     except s_tir.ScheduleError:  # slower, and as right

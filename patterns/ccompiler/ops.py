@@ -99,14 +99,12 @@ class ViewsStay(RegionPolicy):
     """A region of views alone would copy data that TVM only sees in another shape, except for a model's result."""
 
     def why_not(self, work: Work) -> str:
-        """The reason why a region is not worth a call, ``""`` when it is."""
         if _VIEWS.issuperset(work.ops):
             return f"{', '.join(work.ops)}: nothing but views, which TVM does without copying"
         return super().why_not(work)
 
 
 def register(compiler: str) -> None:
-    """Register the predicates of all families."""
     for names in FAMILIES.values():
         for name in names.split():
             register_annotate_compiler(compiler, f"relax.{name}", _predicate(f"relax.{name}"))

@@ -33,7 +33,7 @@ from tvm_byoc_dnnl.tuning.costs import Costs, callable_of
 from tvm_byoc_dnnl.tuning.database import Database, Timing, measure, race
 from tvm_byoc_dnnl.tuning.plans import Planner
 from tvm_byoc_dnnl.tuning.search import blocks_of, by_dynamic_programming
-from tvm_byoc_dnnl.tuning.workload import region_workload
+from tvm_byoc_dnnl.tuning.workload import Workload
 
 T = R.Tensor((4, 4), "float32")
 
@@ -299,7 +299,7 @@ def test_another_model_with_equal_regions_uses_the_times(tmp_path):
             mod = byoc.partition(Chain, compiler)
             (region,) = (f for f in mod.functions.values() if codegen_of(f))
             plain = region.without_attr("Codegen").without_attr("global_symbol")
-            database.note_time(region_workload(compiler, plain, mod), Timing(seconds, 0.0, True))
+            database.note_time(Workload(compiler, plain, mod), Timing(seconds, 0.0, True))
         mod = byoc.compile(renamed, ["va", "vb"], database=path)
         assert {call.compiler for call in byoc.explain(mod).calls} == {"vb"}
 
@@ -325,7 +325,7 @@ def test_a_file_that_was_cut_off_loses_one_line(tmp_path):
     path = tmp_path / "times.jsonl"
     with vendors("va"):
         mod = byoc.partition(Chain, "va")
-        works = [region_workload(name, mod["va_0"], mod) for name in ("va", "tvm")]
+        works = [Workload(name, mod["va_0"], mod) for name in ("va", "tvm")]
         for work in works:
             Database(path).note_time(work, Timing(1.0, 0.0, True))
         whole = path.read_text()
@@ -406,7 +406,7 @@ def test_a_damaged_database_is_an_error_or_a_time(tmp_path: Any) -> None:
     database = Database(path)
     mod = tvm.IRModule.from_expr(Chain["main"])
     for compiler in ("ccompiler", "tvm"):
-        database.note_time(region_workload(compiler, Chain["main"], mod), Timing(0.25, 0.01, True))
+        database.note_time(Workload(compiler, Chain["main"], mod), Timing(0.25, 0.01, True))
     database.note_placement("model", ["ccompiler"], {"lv": "ccompiler"}, True)
     whole = path.read_bytes()
     rng = np.random.default_rng(5)

@@ -18,17 +18,20 @@ from ..core.files import opened, written
 from ..core.progress import progress
 from ..vendors.namespaces import parse_option
 from .common import (
+    CACHE_DIR,
     EXISTING_FILE,
+    FORMAT,
     NEW_FILE,
     NEW_FOLDER,
+    PLACE,
     SHAPE,
+    THREADS,
     Build,
     Shapes,
     announce,
     check_outputs,
-    format_option,
+    json_option,
     model_options,
-    placement_option,
     precision_options,
     say,
     write_data,
@@ -47,26 +50,17 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 
 @click.command(short_help="Compile a model into one shared library.")
 @model_options
-@placement_option
+@PLACE
 @click.option("--database", type=EXISTING_FILE, help="Place calls by the times that `tvm-byoc tune` has measured.")
 @precision_options
 @click.option("-o", "--output", type=NEW_FILE, required=True, help="The library to write, such as model.so.")
 @click.option("--target", default="llvm", show_default=True, help="TVM's target for the calls that stay with TVM.")
 @click.option("--option", "options", multiple=True, callback=_options, metavar="NAME.OPTION=VALUE",
               help="Set an option of a compiler, as in my_npu.level=3. May be repeated.")  # fmt: skip
-@click.option("--cache-dir", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again.")
+@CACHE_DIR
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
-@format_option
-def compile(
-    build: Build,
-    database: Path | None,
-    output: Path,
-    target: str,
-    options: dict[str, dict[str, Any]],
-    cache_dir: Path | None,
-    strict: bool,
-    output_format: str,
-) -> None:
+@FORMAT
+def compile(build: Build, output: Path, output_format: str, **others: Any) -> None:
     """Compile MODEL into one shared library.
 
     \b
@@ -81,17 +75,7 @@ def compile(
     check_outputs(output)
     model = build.model
     with progress(f"compiling {model.name}") as show:
-        executable = api.compile(
-            model.load(),
-            build.compiler,
-            **build.settings,
-            target=target,
-            database=database,
-            options=options,
-            cache_dir=cache_dir,
-            strict=strict,
-            output=output_format,
-        )
+        executable = api.compile(model.load(), build.compiler, **build.settings, **others, output=output_format)
         show(f"linking {output.name}")
         executable.export_library(str(output))
     if output.is_file():
@@ -101,7 +85,7 @@ def compile(
 
 @click.command(short_help="Write a model as a C program without TVM and Python.")
 @model_options
-@placement_option
+@PLACE
 @precision_options
 @click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it does not exist.")
 def emit(build: Build, output: Path) -> None:
@@ -139,9 +123,9 @@ def emit(build: Build, output: Path) -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
 @click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="Calls before the counted ones.")
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Counted calls.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
+@THREADS
 @click.option("-o", "--output", type=NEW_FILE, help="Write the outputs, under their names, to this .npz.")
-@click.option("--json", "json_file", metavar="FILE", help="Write times and outputs' shapes; - is standard output.")
+@json_option("Write times and outputs' shapes; - is standard output.")
 def run(
     library: Path,
     inputs: Path | None,
@@ -232,7 +216,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @precision_options
 @click.option("--rounds", type=click.IntRange(1), help="Turns of each engine.  [default: 20; with --throughput 5]")
 @click.option("--throughput", is_flag=True, help="Requests per second and their latencies, one thread for each call.")
-@click.option("--json", "json_file", metavar="FILE", help="Write every sample to FILE; - is standard output.")
+@json_option("Write every sample to FILE; - is standard output.")
 @click.option("--picture", type=NEW_FILE, help="Draw the times: a file .svg, .png or .pdf; needs Matplotlib.")
 def bench(
     models: Sequence[str],
@@ -291,21 +275,10 @@ def bench(
 @click.option("--top-p", type=float, help="Draw among the likeliest tokens that together have this share.")
 @click.option("--seed", type=int, help="The same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="STRING", help="End before this string. May be repeated.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
-@click.option("--cache-dir", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again.")
+@THREADS
+@CACHE_DIR
 @precision_options
-def generate(
-    folder: Path,
-    text: str,
-    max_new_tokens: int | None,
-    threads: int | None,
-    cache_dir: Path | None,
-    precision: str,
-    weights: str | None,
-    activations: str | None,
-    int8: str,
-    **choice: Any,
-) -> None:
+def generate(folder: Path, text: str, max_new_tokens: int | None, **others: Any) -> None:
     """Write what follows TEXT, with the language model in FOLDER or a file.
 
     \b
@@ -318,17 +291,10 @@ def generate(
     """
     from ..text.generator import TextGenerator
 
+    settings = {name: others.pop(name) for name in (*ARGUMENTS, "threads", "cache_dir")}
     with progress(f"compiling {folder.name}"):
-        generator = TextGenerator(
-            folder,
-            precision=precision,
-            weights=weights,
-            activations=activations,
-            int8=int8,
-            threads=threads,
-            cache_dir=cache_dir,
-        )
-    stream = generator.stream(text, max_new_tokens, **choice)
+        generator = TextGenerator(folder, **settings)
+    stream = generator.stream(text, max_new_tokens, **others)
     for piece in stream:
         click.echo(piece, nl=False)
     click.echo()

@@ -27,7 +27,6 @@ NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def say(message: str) -> None:
-    """A line that is no result."""
     click.echo(message, err=True)
 
 
@@ -51,7 +50,6 @@ class ModelFile:
 
     @property
     def name(self) -> str:
-        """The file's name."""
         return self.path.name
 
     def __str__(self) -> str:
@@ -75,7 +73,7 @@ class Build:
     ----------
     settings : dict
         Arguments of `compile`, `explain` and `verify`: ``shapes`` and ``policy``, and where the command has options for
-        them ``placement`` and those of `precision.ARGUMENTS`.
+        them ``placement`` and those of `compile.ARGUMENTS`.
     """
 
     model: ModelFile
@@ -87,54 +85,70 @@ def _numbers(text: str) -> list[float]:
     return [float(n) if any(c in n for c in ".en") else int(n) for n in text.split(",") if n.strip()]
 
 
-def parse_shapes(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> Shapes:
-    """Shapes by the input's name, out of ``NAME=DIM,DIM,…``; a DIM is a positive number, a name or ``NAME:NUMBER``."""
-    shapes: Shapes = {}
-    for value in values:
-        name, separator, dims = value.rpartition("=")
-        parts = [d.strip() for d in dims.split(",") if d.strip()]
-        if (
-            not separator
-            or not name
-            or not all(re.fullmatch(r"0*[1-9]\d*|[^\W\d]\w*(:0*[1-9]\d*)?", part) for part in parts)
-        ):
-            raise click.BadParameter(
-                f"got {value!r}; expected NAME=DIM,DIM,… as in data=1,3,224,224, or data=N,3,224,224 where N stays "
-                "open (N:8 optimises it for 8)"
-            )
-        shapes[name] = tuple(int(part) if part.isdecimal() else part for part in parts)
-    return shapes
+def _numbers_as_text(text: str) -> str:
+    _numbers(text)
+    return text
 
 
-def _values(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for value in values:
-        name, separator, numbers = value.rpartition("=")
-        try:
-            _numbers(numbers)
-        except ValueError:
-            separator = ""
-        if not separator or not name:
-            raise click.BadParameter(f"got {value!r}; expected NAME=NUMBER,NUMBER,… as in sr=16000")
-        found[name] = numbers
-    return found
+def _dims(text: str) -> tuple[int | str, ...]:
+    parts = [d.strip() for d in text.split(",") if d.strip()]
+    if not all(re.fullmatch(r"0*[1-9]\d*|[^\W\d]\w*(:0*[1-9]\d*)?", part) for part in parts):
+        raise ValueError
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
-def _placement(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for value in values:
-        name, separator, compiler = value.rpartition("=")
-        if not separator or not name or not compiler:
-            raise click.BadParameter(f"got {value!r}; expected NAME=COMPILER as in relax.nn.relu=acme or acme.relu=tvm")
-        found[name] = compiler
-    return found
+def _some_name(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _named(parse: Callable[[str], Any], expected: str) -> Callable[..., dict[str, Any]]:
+    """A callback that makes a dict of NAME=VALUE; ``parse`` raises a ValueError at a value that is none."""
+
+    def callback(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> dict[str, Any]:
+        found = {}
+        for each in given:
+            name, _, value = each.rpartition("=")
+            try:
+                found[_some_name(name)] = parse(value)
+            except ValueError:
+                raise click.BadParameter(f"got {each!r}; expected {expected}") from None
+        return found
+
+    return callback
 
 
 SHAPE = click.option(
-    "--shape", "shapes", multiple=True, callback=parse_shapes, metavar="NAME=DIMS",
+    "--shape", "shapes", multiple=True, metavar="NAME=DIMS",
+    callback=_named(_dims, "NAME=DIM,DIM,… as in data=1,3,224,224, or data=N,3,224,224 where N stays open (N:8 "
+                           "optimises it for 8)"),
     help="Fix an input's shape, as in data=1,3,224,224; a name, as in data=N,3,224,224, leaves a dim open; "
     "N:8 optimises it for 8. May be repeated.",
 )  # fmt: skip
+#: the setting ``placement``: call → compiler
+PLACE = click.option(
+    "--place", "placement", multiple=True, metavar="NAME=COMPILER",
+    callback=_named(_some_name, "NAME=COMPILER as in relax.nn.relu=acme or acme.relu=tvm"),
+    help="Give these calls, named as for --exclude, to another compiler, or to tvm. May be repeated.",
+)  # fmt: skip
+FORMAT = click.option(
+    "--format", "output_format", type=click.Choice(OUTPUTS), default=OUTPUTS[0], show_default=True,
+    help="The form of regions: modules that this package's library runs, or C source that calls the vendor's.",
+)  # fmt: skip
+THREADS = click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
+CACHE_DIR = click.option(
+    "--cache-dir", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again."
+)
+
+
+def json_option(text: str = "Write the data; - is standard output instead of the text.") -> Callable[[_F], _F]:
+    """The file for `write_data`."""
+    return click.option("--json", "json_file", metavar="FILE", help=text)
+
+
+def _together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
 _OF_A_BUILD = ("compiler", "shapes", "values", "exclude", "force", "max_regions", "output_format")
@@ -144,21 +158,11 @@ def _with_build(command: _F) -> _F:
     """One argument, a `Build`, instead of the options that it is made of."""
 
     @functools.wraps(command)
-    def call(
-        *,
-        model: Path,
-        values: dict[str, str],
-        exclude: Sequence[str],
-        force: Sequence[str],
-        max_regions: int | None,
-        compiler: list[str],
-        shapes: Shapes,
-        **others: Any,
-    ) -> Any:
+    def call(*, model: Path, values: dict[str, str], compiler: list[str], shapes: Shapes, **others: Any) -> Any:
         _refuse_options_of_a_build(model)
-        wanted = bool(exclude or force or max_regions is not None)
-        policy = RegionPolicy(exclude=exclude, force=force, max_regions=max_regions, on_top=True) if wanted else None
-        settings = {"shapes": shapes or None, "policy": policy}
+        limits = {name: others.pop(name) for name in ("exclude", "force", "max_regions")}
+        wanted = any(limit not in ((), None) for limit in limits.values())
+        settings = {"shapes": shapes or None, "policy": RegionPolicy(**limits, on_top=True) if wanted else None}
         settings |= {name: others.pop(name) for name in (*ARGUMENTS, "placement") if name in others}
         return command(Build(ModelFile(model, values), compiler, settings), **others)
 
@@ -181,72 +185,50 @@ def _refuse_options_of_a_build(model: Path) -> None:
         )
 
 
-def model_options(command: _F) -> _F:
-    """MODEL, and how to read and partition it, as one argument of the type `Build`."""
-    command = _with_build(command)
-    for decorate in (
-        click.option("--max-regions", type=click.IntRange(0), help="Keep only so many regions, those with most work."),
-        click.option(
-            "--force", multiple=True, metavar="NAME",
-            help="Offload these calls, named as for --exclude, even if a policy declines them. May be repeated.",
-        ),
-        click.option(
-            "--exclude", multiple=True, metavar="NAME",
-            help="Leave these calls with TVM: an operator (relax.nn.*), a result's name, a pattern. May be repeated.",
-        ),
-        click.option(
-            "--value", "values", multiple=True, callback=_values, metavar="NAME=NUMBERS",
-            help="Value of an input that decides shapes or axes, as in sr=16000; made a constant. May be repeated.",
-        ),
-        SHAPE,
-        click.option(
-            "--compiler", default=DEFAULT_COMPILER, show_default=True, callback=_compilers, metavar="NAMES",
-            help="Compilers that may take calls, in order of priority, separated by commas.",
-        ),
-        click.argument("model", type=EXISTING_FILE),
-    ):  # fmt: skip
-        command = decorate(command)
-    return command
+#: MODEL, and how to read and partition it, as one argument of the type `Build`
+model_options = _together(
+    click.argument("model", type=EXISTING_FILE),
+    click.option(
+        "--compiler", default=DEFAULT_COMPILER, show_default=True, callback=_compilers, metavar="NAMES",
+        help="Compilers that may take calls, in order of priority, separated by commas.",
+    ),
+    SHAPE,
+    click.option(
+        "--value", "values", multiple=True, metavar="NAME=NUMBERS",
+        callback=_named(_numbers_as_text, "NAME=NUMBER,NUMBER,… as in sr=16000"),
+        help="Value of an input that decides shapes or axes, as in sr=16000; made a constant. May be repeated.",
+    ),
+    click.option(
+        "--exclude", multiple=True, metavar="NAME",
+        help="Leave these calls with TVM: an operator (relax.nn.*), a result's name, a pattern. May be repeated.",
+    ),
+    click.option(
+        "--force", multiple=True, metavar="NAME",
+        help="Offload these calls, named as for --exclude, even if a policy declines them. May be repeated.",
+    ),
+    click.option("--max-regions", type=click.IntRange(0), help="Keep only so many regions, those with most work."),
+    _with_build,
+)  # fmt: skip
 
-
-def placement_option(command: _F) -> _F:
-    """The setting ``placement``: call → compiler."""
-    return click.option(
-        "--place", "placement", multiple=True, callback=_placement, metavar="NAME=COMPILER",
-        help="Give these calls, named as for --exclude, to another compiler, or to tvm. May be repeated.",
-    )(command)  # fmt: skip
-
-
-def precision_options(command: _F) -> _F:
-    """The arguments of `precision.ARGUMENTS`."""
-    for decorate in (
-        click.option(
-            "--int8", type=click.Choice(INT8), default=INT8[0], show_default=True,
-            help="How a quantised model sums its products on a CPU without VNNI; saturating is faster.",
-        ),
-        click.option(
-            "--activations", type=click.Choice(ACTIVATIONS), default=None,
-            help="In what products with such weights multiply their sources.  [default: as the model asks, or float32]",
-        ),
-        click.option(
-            "--weights", type=click.Choice(WEIGHTS), default=None,
-            help="Store large constant weights of matrix products in this dtype.  [default: as they are]",
-        ),
-        click.option(
-            "--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True,
-            help="The dtype in which regions compute; auto is bfloat16 where the CPU has it itself.",
-        ),
-    ):  # fmt: skip
-        command = decorate(command)
-    return command
-
-
-def format_option(command: _F) -> _F:
-    """Argument ``output_format``: the form of regions."""
-    return click.option(
-        "--format", "output_format", type=click.Choice(OUTPUTS), default=OUTPUTS[0], show_default=True,
-        help="The form of regions: modules that this package's library runs, or C source that calls the vendor's.",
-    )(command)  # fmt: skip
+#: the arguments of `compile.ARGUMENTS`
+precision_options = _together(
+    click.option(
+        "--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True,
+        help="The dtype in which regions compute; auto is bfloat16 where the CPU has it itself.",
+    ),
+    click.option(
+        "--weights", type=click.Choice(WEIGHTS), default=None,
+        help="Store large constant weights of matrix products in this dtype.  [default: as they are]",
+    ),
+    click.option(
+        "--activations", type=click.Choice(ACTIVATIONS), default=None,
+        help="In what products with such weights multiply their sources.  [default: as the model asks, or float32]",
+    ),
+    click.option(
+        "--int8", type=click.Choice(INT8), default=INT8[0], show_default=True,
+        help="How a quantised model sums its products on a CPU without VNNI; saturating is faster.",
+    ),
+)  # fmt: skip
 
 
 def announce(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,15 @@ from ..core.tensor_info import TensorInfo, shape_options
 from ..pipeline.library_file import is_library
 from .common import (
     EXISTING_FILE,
+    FORMAT,
     NEW_FILE,
-    OUTPUTS,
+    PLACE,
     Build,
     ModelFile,
     announce,
     check_outputs,
-    format_option,
+    json_option,
     model_options,
-    placement_option,
     precision_options,
     registered,
     say,
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 _WIDTH = 110
 
 
-def _explained(build: Build, output: str = OUTPUTS[0], database: Path | None = None, **how: Any) -> Report:
+def _explained(build: Build, **how: Any) -> Report:
     from ..report import explain
 
     with progress(f"partitioning {build.model.name}"):
-        report = explain(build.model.load(), build.compiler, **build.settings, output=output, database=database, **how)
+        report = explain(build.model.load(), build.compiler, **build.settings, **how)
     report.model = build.model.name
     return report
 
@@ -54,21 +54,15 @@ def _explained(build: Build, output: str = OUTPUTS[0], database: Path | None = N
 @click.command(short_help="Show which call runs where, and why the others stay with TVM.")
 @model_options
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page with the graph drawn; reasons on hover.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+@json_option()
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
 @click.option("--database", type=EXISTING_FILE, help="Show the times that `tvm-byoc tune` has measured.")
 @click.option("--dry-run", is_flag=True, help="Run no compiler of a vendor's, which may take long.")
-@placement_option
+@PLACE
 @precision_options
-@format_option
+@FORMAT
 def explain(
-    build: Build,
-    html_file: Path | None,
-    json_file: str | None,
-    every_call: bool,
-    database: Path | None,
-    dry_run: bool,
-    output_format: str,
+    build: Build, html_file: Path | None, json_file: str | None, every_call: bool, output_format: str, **how: Any
 ) -> None:
     """Show which call of MODEL, an .onnx file or a compiled library, runs where, and why the others stay with TVM.
 
@@ -82,7 +76,7 @@ def explain(
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
     check_outputs(html_file, json_file)
-    report = _explained(build, output_format, database, dry_run=dry_run)
+    report = _explained(build, output=output_format, **how)
     if html_file is not None:
         with progress(f"drawing {len(report.calls)} calls"):
             report.to_html(html_file)
@@ -142,13 +136,10 @@ def ops(compiler: str, as_json: bool) -> None:
         fields = ("name", "how", "dtypes", "notes")
         click.echo(json.dumps([{f: getattr(row, f) for f in fields} for row in rows], indent=1))
         return
-    widths = [max((len(text) for text in column), default=0) for column in zip(*_op_cells(rows), strict=True)]
-    for cells in _op_cells(rows):
+    table = [(row.name, row.how, " ".join(row.dtypes), row.notes) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
         click.echo("  ".join(f"{text:<{width}}" for text, width in zip(cells, widths, strict=True)).rstrip())
-
-
-def _op_cells(rows: Iterable[Any]) -> list[tuple[str, ...]]:
-    return [(row.name, row.how, " ".join(row.dtypes), row.notes) for row in rows]
 
 
 @click.command(short_help="Write which call runs where to a file, for `check`.")
@@ -219,7 +210,7 @@ def _lock_of(model: Path) -> Path:
 @click.command(short_help="Compare where the calls of two models, libraries or reports run.")
 @click.argument("before", type=EXISTING_FILE)
 @click.argument("after", type=EXISTING_FILE)
-@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+@json_option()
 def diff(before: Path, after: Path, json_file: str | None) -> int:
     """Compare where the calls of BEFORE and AFTER run; exit status 1 where that differs.
 

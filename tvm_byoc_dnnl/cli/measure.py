@@ -23,12 +23,13 @@ from .common import (
     EXISTING_FILE,
     NEW_FILE,
     NEW_FOLDER,
+    PLACE,
     SHAPE,
+    THREADS,
     Build,
-    Shapes,
     check_outputs,
+    json_option,
     model_options,
-    placement_option,
     precision_options,
     say,
     write_data,
@@ -45,15 +46,15 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
 
 @click.command(short_help="Show how a model's time is spent, primitive by primitive.")
 @model_options
-@placement_option
+@PLACE
 @precision_options
 @_INPUTS
 @click.option(
     "--repeat", type=click.IntRange(1), default=20, show_default=True, help="Counted calls; medians are shown."
 )
-@click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
+@THREADS
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of the table.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the table.")
+@json_option("Write the data; - is standard output instead of the table.")
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page: timeline, roofline, the graph by time.")
 @click.option("--trace", type=NEW_FILE, help="Write a trace for chrome://tracing or Perfetto.")
 def profile(
@@ -118,7 +119,7 @@ def _tolerance(given: Sequence[str]) -> float | dict[str, float] | None:
 
 @click.command(short_help="Compare every region with TVM, and find the call that is wrong.")
 @model_options
-@placement_option
+@PLACE
 @precision_options
 @_INPUTS
 @click.option("--tolerance", "tolerances", multiple=True, metavar="[DTYPE=]NUMBER",
@@ -126,7 +127,7 @@ def _tolerance(given: Sequence[str]) -> float | dict[str, float] | None:
               "May be repeated.  [default: by dtype]")  # fmt: skip
 @click.option("--against", default="tvm", show_default=True, metavar="ENGINE",
               help="Compare with tvm, region by region, or the whole model with onnxruntime.")  # fmt: skip
-@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+@json_option()
 def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against: str, json_file: str | None) -> int:
     """Run every region of MODEL by its compiler and by TVM alone on the same inputs; exit status 1 where they differ.
 
@@ -228,34 +229,21 @@ _SECONDS = click.FloatRange(0, min_open=True)
 @click.option("--threads", type=click.IntRange(1),
               help="Threads of each call; each worker makes as many calls at once as its cores allow.  "
               "[default: all cores of a worker]")  # fmt: skip
-@click.option("--max-batch", type=click.IntRange(1), default=1, show_default=True,
+@click.option("--max-batch", "most_rows", type=click.IntRange(1), default=1, show_default=True,
               help="Join requests into calls of so many rows, where the first dim of a model is open.")  # fmt: skip
 @click.option("--max-delay", type=click.FloatRange(0), default=0.0, show_default=True,
               help="Milliseconds that a request waits for others to join it.")  # fmt: skip
-@click.option("--queue", type=click.IntRange(1), default=64, show_default=True,
+@click.option("--queue", "places", type=click.IntRange(1), default=64, show_default=True,
               help="Requests of a model that may wait in each worker; further ones get 429.")  # fmt: skip
 @click.option("--timeout", type=_SECONDS, default=30.0, show_default=True, help="Seconds until a request gets 504.")
-@click.option("--max-request", type=click.IntRange(1), default=1 << 28, show_default=True,
+@click.option("--max-request", "largest", type=click.IntRange(1), default=1 << 28, show_default=True,
               help="Bytes that a request may have.")  # fmt: skip
 @click.option("--reload", type=click.FloatRange(0), default=5.0, show_default=True,
               help="Seconds between two looks at the files, to load new ones; 0: only at SIGHUP.")  # fmt: skip
 @SHAPE
 @click.option("--cache-dir", type=NEW_FOLDER, help="Folder of compiled models, for those that are not compiled yet.")
 def serve(
-    models: Sequence[str],
-    host: str,
-    port: int,
-    grpc_port: int | None,
-    workers: int,
-    threads: int | None,
-    max_batch: int,
-    max_delay: float,
-    queue: int,
-    timeout: float,
-    max_request: int,
-    reload: float,
-    shapes: Shapes,
-    cache_dir: Path | None,
+    models: Sequence[str], threads: int | None, workers: int, grpc_port: int | None, max_delay: float, **others: Any
 ) -> int:
     """Serve each MODEL under its file's name; NAME=PATH gives it another.
 
@@ -280,15 +268,7 @@ def serve(
     from ..serve.models import Settings, Source
     from ..serve.workers import Options, Supervisor
 
-    settings = Settings(
-        threads=threads,
-        calls=cores // threads,
-        most_rows=max_batch,
-        delay=max_delay / 1e3,
-        places=queue,
-        timeout=timeout,
-        shapes=shapes,
-        cache_dir=cache_dir,
-    )
-    options = Options(host, port, grpc_port, workers, max_request, reload, settings)
+    of_server = {name: others.pop(name) for name in ("host", "port", "largest", "reload")}
+    settings = Settings(threads=threads, calls=cores // threads, delay=max_delay / 1e3, **others)
+    options = Options(workers=workers, grpc_port=grpc_port, settings=settings, **of_server)
     return Supervisor([Source.parse(text) for text in models], options, say).run()

@@ -34,7 +34,6 @@ RULES: tuple[tuple[str, Rules], ...] = (
 
 
 def merged(tables: Iterable[Rules]) -> dict[str, list[Rule]]:
-    """One table of rules out of several, in order."""
     rules: dict[str, list[Rule]] = {}
     for table in tables:
         for op, some in table.items():

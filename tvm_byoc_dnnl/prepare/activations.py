@@ -42,22 +42,19 @@ _ARITHMETIC = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide", 
 
 
 def tolerance(scope: Scope, expr: Any) -> float:
-    """The relative error that a constant of a formula on tensors like ``expr`` may have."""
     return _TOLERANCE.get(scope.dtype(expr), 1e-5)
 
 
 def matches(formula: Mapping[tuple[int, ...], float] | None, wanted: Mapping[tuple[int, ...], float]) -> bool:
-    """Whether two formulas have the same terms, and nearly the same coefficients."""
     return same_terms(formula, wanted) and formula is not None and not off(formula, wanted, 1e-5)
 
 
 def same_terms(formula: Mapping[tuple[int, ...], float] | None, wanted: Mapping[tuple[int, ...], float]) -> bool:
-    """Whether two formulas have the same terms, whatever their coefficients."""
     return formula is not None and formula.keys() == wanted.keys()
 
 
 def off(formula: Mapping[tuple[int, ...], float], wanted: Mapping[tuple[int, ...], float], within: float = 1e-5) -> str:
-    """The first coefficient that is another, ``""`` for none; the terms are the same."""
+    """The first coefficient that is another, ``""`` for none."""
     for term, value in wanted.items():
         if not math.isclose(formula[term], value, rel_tol=within):
             return f"{formula[term]:.6g} instead of {value:.6g}"
@@ -129,10 +126,7 @@ class _Reader:
 
 
 def polynomial(scope: Scope, expr: Any, atoms: Sequence[Any]) -> tuple[Formula | None, set[Any]]:
-    """``expr`` as a polynomial in ``atoms``, and the variables in between; ``None`` when it is not one.
-
-    Every step must have the shape of ``expr``: constants may be broadcast, atoms may not.
-    """
+    """``expr`` as a polynomial in ``atoms``, which may not be broadcast, and the variables in between."""
     reader = _Reader(scope, atoms, expr)
     return reader.read(expr), reader.seen
 
@@ -215,7 +209,6 @@ def _gated(scope: Scope, root: Any) -> Any:
 def _why_not(
     scope: Scope, root: Any, formulas: Sequence[tuple[Formula, Formula]], interior: set[Any], within: float
 ) -> str:
-    """The reason why formulas with the right terms are not the wanted ones; "" when they are."""
     factor = next(filter(None, (off(got, wanted, within) for got, wanted in formulas)), "")
     if factor:
         return f"a factor is {factor}"
@@ -301,7 +294,6 @@ class _Bounded(NamedTuple):
 
     @property
     def op(self) -> str:
-        """The operator for these bounds; empty if there is none."""
         if math.isinf(self.high):
             return {-math.inf: "", 0: "relax.nn.relu"}.get(self.low, "relax.maximum")
         return "relax.minimum" if math.isinf(self.low) else "relax.clip"

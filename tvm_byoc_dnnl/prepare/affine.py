@@ -61,7 +61,6 @@ class _Linear:
     bias: np.ndarray | None = None
 
     def scaled(self, scope: Scope, scale: np.ndarray) -> Any:
-        """The operator with each channel of its result multiplied by ``scale``."""
         call = self.call
         data, constant = items(call.args)
         weight = weights_of(scope, constant)
@@ -84,18 +83,15 @@ class _Linear:
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
-        """The canonical shape of a bias."""
         if self.call.op.name == "relax.matmul":
             return (self.channels,)
         return tuple(self.channels if axis == self.axis else 1 for axis in range(self.rank))
 
     def bias_constant(self, scope: Scope, bias: np.ndarray) -> Any:
-        """``bias`` in the canonical shape."""
         return scope.constant(bias.reshape(self.bias_shape), scope.dtype(self.call))
 
 
 def _linear(scope: Scope, expr: Any) -> _Linear | None:
-    """The linear operator that ``expr`` is, without any call in between."""
     call = scope.call(expr, *_LINEAR)
     shape = None if call is None else scope.dims(call)
     if call is None or shape is None or (dtype := scope.dtype(call)) not in ("float32", "float64", "float16"):
@@ -358,7 +354,7 @@ def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any,
 
 
 def _meets_all_weights(call: Any) -> bool:
-    """Whether each result is a sum over all weights of its channel: zeros around the input have no shift."""
+    """Zeros around the input have no shift."""
     if call.op.name == "relax.matmul":
         return True
     return call.op.name in _CONVS and not any(int(p) for p in call.attrs.padding)

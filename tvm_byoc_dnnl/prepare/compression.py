@@ -46,10 +46,7 @@ _GROUPS = {8: (128, 64, 32), 4: (32,)}
 
 @dataclass(frozen=True)
 class Compressed:
-    """Weights [N, K] as rows of whole numbers with scales [N, K / group].
-
-    ``numbers`` are int8; ``zeros`` are None where all are zero.
-    """
+    """Weights [N, K] as int8 with scales [N, K / group]; ``zeros`` are None where all are zero."""
 
     numbers: np.ndarray
     scales: np.ndarray
@@ -57,12 +54,10 @@ class Compressed:
 
     @property
     def group(self) -> int:
-        """Numbers that share a scale."""
         return int(self.numbers.shape[1] // self.scales.shape[1])
 
     @property
     def values(self) -> np.ndarray:
-        """The numbers that the weights stand for, in float64."""
         n, k = self.numbers.shape
         centred = self.numbers.reshape(n, -1, self.group).astype("float64")
         if self.zeros is not None:
@@ -86,10 +81,7 @@ def why_not_compressed(weights: np.ndarray) -> str:
 
 
 def compressed(weights: np.ndarray, bits: int) -> Compressed:
-    """Weights [K, N] rounded to the nearest of the numbers that ``bits`` bits can say, symmetric around zero.
-
-    The number of largest magnitude in each group is exact: ±127 for 8 bits, -8 for 4.
-    """
+    """Weights [K, N] rounded, symmetric around zero; the largest of each group is exact: ±127, or -8 for 4 bits."""
     k, n = weights.shape
     group = next(g for g in _GROUPS[bits] if k % g == 0)
     grouped = np.ascontiguousarray(weights.T).reshape(n, k // group, group)
@@ -112,7 +104,6 @@ def _packed(numbers: np.ndarray) -> np.ndarray:
 
 
 def _dequantised(scope: Scope, weights: Compressed, bits: int) -> Any:
-    """The expression of weights [K, N], emitted."""
     n, k = weights.numbers.shape
     rows = weights.numbers.reshape(-1, weights.group)
     if bits == 8:
@@ -163,7 +154,6 @@ def _compress_layer(bits: int) -> Rule:
 
 
 def _dequantised_rows(scope: Scope, weights: np.ndarray) -> Any:
-    """The expression of weights [directions, gates, inputs] in 8 bits, emitted."""
     rows = weights.reshape(-1, weights.shape[-1])
     scales = np.abs(rows).max(-1, initial=0) / np.float32(127)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -183,7 +173,6 @@ def _stored(scope: Scope, weights: Any) -> tuple[Any, Any]:
 
 
 def _pack(scope: Scope, call: Any) -> Any:
-    """Weights that are stored as int8 and fit into four bits."""
     flat, real = _stored(scope, call.args[1])
     if real is None or not all(is_constant(a) for a in real.args) or scope.dtype(real.args[0]) != "int8":
         return None
@@ -217,7 +206,6 @@ def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
 
 
 def _round_source(scope: Scope, call: Any) -> Any:
-    """The source of a product in whose groups weights are stored."""
     real = _stored(scope, call.args[1])[1]
     groups = scope.shape(real) if real is not None else None
     x, weights = call.args

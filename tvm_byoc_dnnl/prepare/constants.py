@@ -28,7 +28,6 @@ Fold = Callable[..., "np.ndarray | None"]
 
 
 def _ints(values: Any) -> Any:
-    """Integers in a shape, a tuple or a list attribute, ``None`` when one is not known."""
     if isinstance(values, relax.ShapeExpr):
         values = values.values
     elif isinstance(values, relax.Tuple):
@@ -216,7 +215,7 @@ def fold(scope: Scope, call: Any, any_size: bool = False) -> Any:
 
 
 def weights_of(scope: Scope, expr: Any) -> np.ndarray | None:
-    """The value of constant weights, also of those that a product reads transposed."""
+    """Of those that a product reads transposed, too."""
     turned = scope.call(expr, "relax.permute_dims")
     array = scope.const(expr if turned is None else turned.args[0])
     return array if turned is None or array is None else _permute(turned, (), array)
@@ -299,7 +298,7 @@ def _weights(scope: Scope, call: Any) -> Any:
 
 
 def _materialise(scope: Scope, call: Any) -> Any:
-    """The constant behind ``call`` whatever its size, through at most a transposition."""
+    """Whatever its size, through at most a transposition."""
     if call.op.name == "relax.permute_dims":
         inner = scope.call(call.args[0], "relax.broadcast_to", "relax.full", "relax.zeros", "relax.ones")
         constant = None if inner is None else fold(scope, inner, any_size=True)

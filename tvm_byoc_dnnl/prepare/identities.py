@@ -30,13 +30,11 @@ VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten",
 
 
 def _same_type(scope: Scope, call: Any) -> Any:
-    """``reshape``, ``astype``, ``broadcast_to`` ... to the shape or type that the operand has already."""
     data = call.args[0]
     return data if scope.same_shape(data, call) and scope.dtype(data) == scope.dtype(call) else None
 
 
 def _whole_slice(scope: Scope, call: Any) -> Any:
-    """A slice that takes all elements, in order."""
     strides = call.args[4].fields if len(call.args) > 4 else ()
     return _same_type(scope, call) if all(getattr(s, "value", None) == 1 for s in strides) else None
 
@@ -65,7 +63,6 @@ def _permute_inside(scope: Scope, call: Any) -> Any:
 
 
 def _permute(scope: Scope, call: Any) -> Any:
-    """A permutation that moves no axis, or that follows another."""
     data, rank = call.args[0], scope.rank(call)
     if rank < 0:
         return None
@@ -176,7 +173,6 @@ def _has_size(dims: Sequence[Any], size: Any) -> bool:
 
 
 def _dropout(scope: Scope, item: Any) -> Any:
-    """Inference: the first result of dropout is its input."""
     call = scope.call(item.tuple_value, "relax.nn.dropout")
     return call.args[0] if call is not None and item.index == 0 else None
 
@@ -193,7 +189,6 @@ def _never_nan(scope: Scope, where: Any) -> Any:
 
 
 def _single(scope: Scope, call: Any) -> Any:
-    """``concat`` of one tensor."""
     fields: list[Any] = list(getattr(call.args[0], "fields", ()))
     return fields[0] if len(fields) == 1 else None
 
@@ -222,7 +217,6 @@ _POOLS = tuple(f"relax.nn.avg_pool{d}d" for d in (1, 2, 3))
 
 
 def _zeros_around(scope: Scope, data: Any, layout: str) -> tuple[Any, list[int], list[int]] | None:
-    """The tensor and its padding before and after each spatial axis, if it is padded by zeros and only there."""
     pad = scope.call(data, "relax.nn.pad")
     if pad is None:
         return None

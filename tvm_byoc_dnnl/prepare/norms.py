@@ -36,7 +36,6 @@ class _Statistic(NamedTuple):
 
 
 def _axes(scope: Scope, call: Any) -> list[int] | None:
-    """Reduced axes, ascending, of a reduction that keeps its dims."""
     rank = scope.rank(call.args[0])
     if call.attrs.axis is None or not call.attrs.keepdims or rank < 0:
         return None
@@ -54,7 +53,6 @@ def _centred(scope: Scope, expr: Any) -> tuple[Any, list[int], list[Any]] | None
 
 
 def _squared(scope: Scope, expr: Any) -> Any:
-    """The base of a square."""
     call = scope.call(expr, "relax.multiply", "relax.power", "relax.square")
     if call is None:
         return None
@@ -135,7 +133,6 @@ def _norm(scope: Scope, root: Any, numerator: Any, variance: Any, eps: float, se
 
 
 def _last_dims(scope: Scope, data: Any, axes: list[int]) -> tuple[int, ...] | None:
-    """Sizes of ``axes`` when they are the last ones, known, and few enough for a parameter."""
     dims = scope.dims(data)
     if dims is None or axes != list(range(len(dims)))[len(dims) - len(axes) :]:
         return None

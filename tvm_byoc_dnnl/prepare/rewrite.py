@@ -244,7 +244,6 @@ class Scope:
             self._misses[new] = self._misses.pop(old)
 
     def misses(self, function: str) -> list[Fact]:
-        """The notes that remain after the sweep."""
         left = {var: note for var, note in self._misses.items() if var in self._value and var not in self._dead}
         return [Fact(function, var_name(var), f"prepare.{form}", "", FORM, why) for var, (form, why) in left.items()]
 
@@ -350,7 +349,6 @@ class Scope:
         self._move_miss(local, output)
 
     def _simplify(self, value: Any) -> Any:
-        """``value`` after every rule that applies to it."""
         for _ in range(_MAX_REWRITES):
             for rule in self._rules.get(kind_of(value), ()):
                 new = rule(self, value)
@@ -366,7 +364,6 @@ class Scope:
         return self._builder.normalize(value) if is_compound(value) else value
 
     def _resolve(self, value: Any) -> Any:
-        """``value`` with every variable replaced by its present replacement."""
         if is_a(value, relax.Var):
             return self._alias.get(value, value)
         if is_a(value, relax.Call):
@@ -441,5 +438,4 @@ def rewrite_pass(
 
 
 def _is_backend_function(func: relax.Function) -> bool:
-    """Whether a backend owns the function already."""
     return bool(func.attrs) and any(k in func.attrs for k in ("Codegen", "Composite", "Primitive"))

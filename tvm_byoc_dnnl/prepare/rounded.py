@@ -59,7 +59,6 @@ class _Exact:
         self._known: dict[Any, Any] = {}
 
     def of(self, expr: Any) -> Any:
-        """``expr`` with exact functions; itself where there are none to replace."""
         if self._scope.dtype(expr) != "float32":
             return expr
         call = self._scope.call(expr, *_FUNCTIONS, *_PASSED)

@@ -67,7 +67,6 @@ def _reshaped(scope: Scope, reshape: Any) -> Any:
 
 
 def _one_axis(shape: tuple[int, ...], before: int, size: int) -> int | None:
-    """The axis of ``shape`` with ``size`` elements whose preceding axes have ``before`` elements."""
     for axis, dim in enumerate(shape):
         if dim == size and math.prod(shape[:axis]) == before:
             return axis

@@ -23,7 +23,6 @@ from .rewrite import Rules, Scope
 
 
 def _store(func: Any) -> Any:
-    """The only store of a loop nest, else ``None``."""
     stmt = func.body
     while not isinstance(stmt, tirx.BufferStore):
         if hasattr(stmt, "block"):
@@ -56,7 +55,6 @@ _BOUNDS = {"Max": (topi.maximum, relax.op.maximum), "Min": (topi.minimum, relax.
 
 
 def _bound(scope: Scope, func: Any, operands: list[Any]) -> Any:
-    """``maximum`` or ``minimum`` of a tensor and another one or a number."""
     kind = type(_store(func).value).__name__
     if kind not in _BOUNDS:
         return None
@@ -74,14 +72,13 @@ def _bound(scope: Scope, func: Any, operands: list[Any]) -> Any:
 
 
 def _difference(large: Any, small: Any) -> int:
-    """``large - small``, -1 when that is no number."""
+    """-1 when that is no number."""
     difference = large - small
     number = difference if isinstance(difference, int) else _number(analyzer().simplify(difference))
     return -1 if number is None else int(number)
 
 
 def _pad(scope: Scope, func: Any, operands: list[Any], result: Any) -> Any:
-    """``nn.pad`` in constant mode."""
     store = _store(func)
     value = store.value
     if len(operands) != 1 or not isinstance(value, relax.Call) or len(value.args) != 3:

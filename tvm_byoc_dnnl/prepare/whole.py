@@ -50,7 +50,6 @@ def _unguarded(scope: Scope, source: Any) -> Any:
 
 
 def _is_whole(scope: Scope, real: Any) -> bool:
-    """Whether a float32 is surely a whole number."""
     if scope.dtype(real) != "float32":
         return False
     if scope.call(real, *_ROUNDED) is not None:

@@ -307,7 +307,6 @@ def _of_module(
     dry_run: bool,
     output: str,
 ) -> Report:
-    """The report of a module, which is annotated and partitioned where it is not yet."""
     mod, asked, times = imported, _asked(imported, compiler), None
     if not any(codegen_of(f) for f in mod.functions.values()):
         mod = with_options(mod, with_precision(compiler, options, chosen))
@@ -347,7 +346,6 @@ def _add_times(report: Report, times: Times) -> None:
 
 
 def _of_compiled(model: Any, shapes: Mapping[str, Any] | None) -> Report:
-    """The report that the build has noted in a compiled model."""
     if shapes:
         raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")
     runner = model if isinstance(model, Runner) else described(model)

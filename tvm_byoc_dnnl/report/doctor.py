@@ -42,8 +42,6 @@ _SUSPICIOUS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding."""
-
     #: the section, and the name of the finding
     section: str
     name: str
@@ -55,7 +53,6 @@ class Finding:
     fix: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """As plain data."""
         return asdict(self)
 
 
@@ -167,7 +164,6 @@ def _engine(name: str) -> Iterator[_Row]:
 
 
 def _mapped(pattern: re.Pattern[str]) -> list[str]:
-    """Files of this process's memory map whose path matches."""
     try:
         rows = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
     except OSError:

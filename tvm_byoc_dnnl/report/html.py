@@ -219,7 +219,6 @@ class Column:
 
     @property
     def room(self) -> float:
-        """The width of all lanes."""
         return _GUTTER_LANE * self.lanes
 
 
@@ -229,11 +228,7 @@ def columns(
     layer_height: float,
     view: tuple[float, float] | None,
 ) -> list[Column]:
-    """Cut layers, with the left and right end of each, into columns of layers of one height.
-
-    ``crossing`` has for each layer the edges that lead from it, or past it, to the next. In the place of ``view`` the
-    whole should be readable; without it there is one column.
-    """
+    """Cut layers with these ends into columns of one height; ``crossing`` are the edges that leave or pass each."""
     if view is None or not extents:
         return _placed(extents, crossing, [0])
     best: list[Column] = []
@@ -286,7 +281,6 @@ class Repeat:
 
     @property
     def end(self) -> int:
-        """The id after the last call of the last block."""
         return self.first + self.length * self.times
 
 
@@ -382,7 +376,6 @@ def _of_calls(report: ReportData, repeats: Sequence[Repeat]) -> dict[str, Any]:
 
 
 def _of_regions(report: ReportData) -> dict[str, Any]:
-    """One box per use of a region, and per call that stays with TVM."""
     groups: dict[Any, list[CallReport]] = {}
     for call in report.calls:
         groups.setdefault((call.region, call.use) if call.region else call.id, []).append(call)

@@ -33,8 +33,6 @@ Kind = tuple[str, str]
 
 @dataclass
 class Lock:
-    """The owner of each call."""
-
     #: who was asked, in order of priority
     compilers: list[str] = field(default_factory=list)
     #: input name → shape, as the model was imported
@@ -51,7 +49,7 @@ class Lock:
     comment: str = ""
 
     def to_text(self) -> str:
-        """The file; equal locks have equal text."""
+        """Equal locks have equal text."""
         rows = [
             (who, str(n), *kind) for kind, owners in sorted(self.owners.items()) for who, n in sorted(owners.items())
         ]
@@ -74,13 +72,7 @@ class Lock:
 
     @classmethod
     def from_text(cls, text: str) -> Lock:
-        """Read a file.
-
-        Raises
-        ------
-        ArtifactError
-            If it is no lock file, is damaged, or is of another version.
-        """
+        """Raises `ArtifactError` if it is no lock file, is damaged, or is of another version."""
         lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1)]
         comments = [line.lstrip("# ") for _, line in lines if line.startswith("#")]
         lines = [(n, line) for n, line in lines if line and not line.startswith("#")]
@@ -153,8 +145,6 @@ def _kind(call: CallReport) -> Kind:
 
 @dataclass
 class Drift:
-    """The differences between the report of today and a lock."""
-
     #: calls that left their compiler, or that are new and stay with TVM: one line of a diff each
     lost: list[str] = field(default_factory=list)
     #: every other difference: calls that a compiler took over, that are gone, or that are new and offloaded
@@ -166,7 +156,6 @@ class Drift:
         return bool(self.lost or self.changed)
 
     def to_text(self) -> str:
-        """A diff for people, the losses first."""
         parts = []
         if self.lost:
             verb = "runs" if self.lost_calls == 1 else "run"
@@ -180,7 +169,7 @@ class Drift:
 
 
 def compare(locked: Lock, report: ReportData) -> Drift:
-    """Compare a lock with the owners of the calls now; the report gives the reasons."""
+    """The report gives the reasons."""
     now = make_lock(report)
     drift = Drift()
     for kind in sorted({*locked.owners, *now.owners}):

@@ -44,7 +44,6 @@ class Roof:
         self.gflops, self.gbytes = gflops, gbytes
 
     def seconds(self, flops: float, size: float) -> float:
-        """The least time for so many operations on so many bytes."""
         return max(flops / self.gflops, size / self.gbytes) / 1e9
 
 
@@ -141,7 +140,6 @@ class StepTime:
 
     @property
     def bytes(self) -> int:
-        """Size of operands and results, as the layouts say."""
         return sum(map(bytes_of, self.layouts))
 
     @property
@@ -152,7 +150,6 @@ class StepTime:
 
     @property
     def gflops_per_second(self) -> float:
-        """Billions of floating-point operations per second."""
         return self.flops / self.seconds / 1e9 if self.seconds else 0.0
 
     @property
@@ -186,11 +183,9 @@ class Names:
         step.ids = [i for _, i in chosen if i is not None]
 
     def is_region(self, symbol: str) -> bool:
-        """Whether it is a region, and no kernel of TVM's."""
         return symbol in self._regions
 
     def uses(self, symbol: str) -> int:
-        """The number of times that the program calls a region or a kernel."""
         return len(self._uses.get(symbol, ()))
 
 
@@ -207,7 +202,6 @@ class Instrument:
         self.steps: list[StepTime] = []
 
     def start(self) -> None:
-        """Begin a repetition."""
         self.steps, self._open, self._runs = [], [], Counter()
         self._begin = time.perf_counter()
 
@@ -281,17 +275,7 @@ TVM, ONNXRUNTIME = AGAINST = ("tvm", "onnxruntime")
 
 @dataclass
 class OutputGap:
-    """The gap of an output of the model.
-
-    Attributes
-    ----------
-    output : str
-        Its name.
-    gap : float
-        Largest difference, relative to the largest value that ONNX Runtime gives.
-    difference : str
-        The error with its position; empty where the output is right.
-    """
+    """An output's largest difference, relative to the largest value that is right, and the error if it is wrong."""
 
     output: str
     gap: float
@@ -332,15 +316,7 @@ def beside_onnxruntime(
     outputs: Mapping[str, np.ndarray],
     tolerance: float | Mapping[str, float] | None,
 ) -> list[OutputGap]:
-    """The gap of each output to what ONNX Runtime computes of the same inputs, by name; ``tolerance`` as for `verify`.
-
-    Raises
-    ------
-    InputError
-        If ONNX Runtime is not installed.
-    UnsupportedError
-        If it refuses the model.
-    """
+    """The gap of each output to what ONNX Runtime makes of the same inputs; ``tolerance`` as for `verify`."""
     steps = tolerance if isinstance(tolerance, Mapping) else None
     near = [] if isinstance(tolerance, (int, float)) else nudged(list(inputs.values()), steps)
     try:

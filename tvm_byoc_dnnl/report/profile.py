@@ -186,7 +186,6 @@ class Profile(Shown):
 
 
 def _plans(module: Any) -> dict[str, dict[str, Any]]:
-    """Region name → counters of its plans, for regions with open sizes."""
     counters = {name: json.loads(region["plans"]()) for name, region in _native.regions([module]).items()}
     return {name: each for name, each in counters.items() if each.pop("symbolic")}
 

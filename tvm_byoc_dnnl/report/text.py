@@ -55,7 +55,6 @@ class Shown:
     """A result with a short ``repr``; a notebook shows its page, or its text where it has none."""
 
     def _said(self) -> str:
-        """What is in it, for the one line."""
         raise NotImplementedError
 
     def to_json(self, indent: int | None = 1) -> str:
@@ -78,7 +77,6 @@ _MAX_NODES = 5
 
 
 def render_text(report: ReportData, *, width: int = 110, color: bool = False, every_call: bool = False) -> str:
-    """See `Report.to_text`."""
     out = io.StringIO()
     console = Console(
         file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
@@ -161,7 +159,6 @@ def _regions(report: ReportData) -> Iterable[RenderableType]:
 
 
 def _modules(report: ReportData) -> Iterable[RenderableType]:
-    """Regions that cannot be source."""
     refused = [r for r in report.regions if r.source_refusal]
     if not refused:
         return
@@ -173,7 +170,6 @@ def _modules(report: ReportData) -> Iterable[RenderableType]:
 
 
 def _operators(calls: Iterable[CallReport]) -> str:
-    """The operators of a region, most frequent first."""
     found: dict[str, int] = {}
     for call in calls:
         found[call.label] = found.get(call.label, 0) + 1
@@ -249,7 +245,6 @@ def _others(call: CallReport) -> str:
 
 
 def _time(candidate: Candidate) -> str:
-    """The measured time of the candidate's region, if it is known."""
     if candidate.seconds is None:
         return ""
     return f" ({milliseconds(candidate.seconds)} for {count(candidate.calls or 1, 'call')})"

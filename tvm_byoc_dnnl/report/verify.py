@@ -226,11 +226,7 @@ def verify(
 
 
 def _tolerance(regions: Iterable[relax.Function], options: Mapping[str, Any]) -> float | None:
-    """The largest gap behind regions of which some may compute in bfloat16; None for those of `comparison`.
-
-    Each result between two primitives is rounded, by 2^-9 at most. Such errors add up like the steps of a random walk,
-    with the root of their number; four times as much is allowed, as elsewhere.
-    """
+    """Rounding by 2^-9 between primitives adds up with the root of their number; four times as much is allowed."""
     usual = PRECISIONS[0]
     rounded = [r for r in regions if options.get(codegen_of(r), {}).get("precision", usual) != usual]
     results = sum(isinstance(value, relax.Call) for region in rounded for _, value in bindings_of(region))
@@ -285,12 +281,11 @@ class _Right:
     tolerance: Tolerance
 
     def difference(self, got: Sequence[np.ndarray]) -> str:
-        """The error in a compiler's results, empty where they are right."""
         return differences(got, self.results, self.tolerance, slack=sensitivity(self.results, self.nearby))
 
 
 def _nearby(arguments: Sequence[Any], tolerance: Tolerance) -> list[list[Any]]:
-    """The arguments one place, or the steps that are allowed, up and down; none where one number is the tolerance."""
+    """None where one number is the tolerance."""
     if isinstance(tolerance, (int, float)):
         return []
     tensors = [a for a in arguments if isinstance(a, np.ndarray)]
@@ -330,7 +325,6 @@ def _first_wrong(
 
 
 def _until(region: relax.Function, last: Any) -> relax.Function:
-    """The region as far as ``last``, which becomes its result."""
     bindings = []
     for block in region.body.blocks:
         for binding in block.bindings:
@@ -365,7 +359,6 @@ def _host_module(region: relax.Function) -> tvm.IRModule:
 
 
 def _offloaded(region: relax.Function, given: Sequence[Any]) -> list[np.ndarray]:
-    """The results of a module whose ``main`` does nothing but call the region."""
     name = f"{codegen_of(region)}_0"
     gv = global_var(name, region)
     options = dict(region.attrs[OPTIONS_ATTR]) if OPTIONS_ATTR in region.attrs else {}
@@ -375,7 +368,6 @@ def _offloaded(region: relax.Function, given: Sequence[Any]) -> list[np.ndarray]
 
 
 def _compiled(mod: tvm.IRModule) -> Callable[[Sequence[Any]], Any]:
-    """``main`` of a module as a function of its arguments."""
     vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE), tvm.cpu())
     return lambda given: vm["main"](*(tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in given))
 

@@ -64,7 +64,6 @@ class BaseRunner:
             pool.shutdown(wait=False)
 
     def close(self) -> None:
-        """Give back the model's memory."""
         self._close()
 
     def __enter__(self: _Self) -> _Self:
@@ -203,7 +202,6 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
-    """The record of an input or output."""
     shape = entry.get("shape")
     return TensorInfo(str(entry["name"]), entry.get("dtype", ""), None if shape is None else tuple(shape))
 

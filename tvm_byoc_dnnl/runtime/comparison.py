@@ -29,13 +29,7 @@ _ROUNDINGS = 4
 
 
 def as_tolerances(given: Mapping[str, Any]) -> dict[str, float]:
-    """Dtype → largest error, as numbers: ``{"float32": 1e-4, "int8": "1 step"}``.
-
-    Raises
-    ------
-    InputError
-        If a dtype is unknown, or its tolerance is no number of its kind.
-    """
+    """Dtype → largest error, as numbers: ``{"float32": 1e-4, "int8": "1 step"}``; an `InputError` where one is none."""
     found = {}
     for dtype, value in given.items():
         words = str(value).split()
@@ -180,7 +174,6 @@ def sensitivity(want: Sequence[Any], nearby: Sequence[Sequence[Any]]) -> list[An
 
 
 def _number(tolerance: float | Mapping[str, float] | None, want: np.ndarray) -> float:
-    """The tolerance for the dtype of ``want``."""
     if isinstance(tolerance, (int, float)):
         return tolerance
     return (TOLERANCES if tolerance is None else tolerance).get(str(want.dtype), 0.0)
@@ -199,7 +192,6 @@ def _errors(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 
 def _largest(want: np.ndarray, least: float) -> float:
-    """The largest finite value that is wanted."""
     if want.dtype.kind in "biu":
         return 1.0
     wide = np.abs(want.astype("float64"))

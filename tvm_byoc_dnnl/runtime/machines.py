@@ -39,14 +39,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
 class Machines:
-    """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself.
-
-    Attributes
-    ----------
-    pooled : bool
-        Whether TVM keeps freed tensors for the next call. It keeps all of them, and finds none but those of the same
-        size: where sizes are open, the memory would grow with each new one.
-    """
+    """A module, and a virtual machine for each thread that calls it: a machine keeps its stack in itself."""
 
     def __init__(
         self,
@@ -57,6 +50,7 @@ class Machines:
         is_described: bool = False,
     ) -> None:
         self.module = module
+        #: TVM keeps all freed tensors, and reuses those of one size only: with open sizes the memory would grow
         self.pooled = True
         self._entry = entry
         self._options = options
@@ -65,7 +59,6 @@ class Machines:
         self._local = threading.local()
 
     def start(self) -> relax.VirtualMachine:
-        """Make the machine of the calling thread."""
         made: list[relax.VirtualMachine] = []
         self._local.entry = self._entry  # which another thread may change
         memory = "pooled" if self.pooled else "naive"
@@ -87,7 +80,6 @@ class Machines:
         return made[0]
 
     def function(self) -> Any:
-        """The model's function on the machine of the calling thread."""
         if not hasattr(self._local, "function"):
             self.start()
         return self._local.function
@@ -120,7 +112,6 @@ class Machines:
 
 
 def fault_of_sizes(message: str, is_static: bool) -> str | None:
-    """What is wrong with the sizes of a call, if TVM's message says that this is the cause."""
     if _UNEQUAL.search(message):
         numbers = re.search(r"\((\d+) vs\. (\d+)\)", message)
         where = f", which needs {numbers[2]} where it has {numbers[1]}" if numbers else ""
@@ -134,7 +125,6 @@ def fault_of_sizes(message: str, is_static: bool) -> str | None:
 
 
 def calls_of(module: tvm.runtime.Module, error: Exception) -> str:
-    """The calls of the model that are in the region of which an error tells."""
     account = read_account(module)
     region = re.match(r"region '([^']+)'", str(error))
     calls = [c for c in account.calls if c.region == region[1]] if account is not None and region else []
@@ -164,7 +154,6 @@ class Views:
         self._tensors: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}  # by the address of the array
 
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
-        """The same memory as an array."""
         try:
             array = np.from_dlpack(tensor)
             array.flags.writeable = False
@@ -184,17 +173,7 @@ class Views:
 
 
 class InputPlan:
-    """How the values of one input become tensors.
-
-    Parameters
-    ----------
-    info : TensorInfo
-        The input.
-    aligned : bool
-        Whether the first byte must lie at a multiple of 64.
-    views : Views, optional
-        Where this input may come from, if compiled code knows of its strides.
-    """
+    """How one input becomes tensors; ``views`` are given where compiled code knows of its strides."""
 
     def __init__(self, info: TensorInfo, aligned: bool, views: Views | None) -> None:
         self._info, self._aligned, self._views = info, aligned, views
@@ -207,13 +186,7 @@ class InputPlan:
         self._sizes = [(info.shape or ())[axis] for axis in self._axes]
 
     def tensor(self, value: Any) -> tvm.runtime.Tensor:
-        """``value`` as a tensor of the input's dtype and sizes; in place where it can be, or a copy.
-
-        Raises
-        ------
-        InputError
-            If it is no such tensor.
-        """
+        """In place where it can be, or a copy; an `InputError` where the value is no such tensor."""
         if type(value) is np.ndarray and value.dtype == self._dtype and self._fits(value.shape):
             if self._views is not None:
                 seen = self._views.tensor(value)
@@ -254,13 +227,6 @@ class SymbolPlan:
         self._pairs = list(pairs.items())
 
     def check(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        """Refuse inputs that have different sizes where the model has one open dim.
-
-        Raises
-        ------
-        InputError
-            If two dims of one name differ.
-        """
         if not self._pairs:
             return
         shapes = [tuple(tensor.shape) for tensor in tensors]
@@ -272,7 +238,6 @@ class SymbolPlan:
 
 
 def as_array(result: Any) -> Any:
-    """A copy of a tensor, or of each one in a list."""
     if not isinstance(result, tvm.runtime.Tensor):
         return [as_array(r) for r in result]
     try:

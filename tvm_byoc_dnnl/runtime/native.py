@@ -44,18 +44,7 @@ class _Tensor(ctypes.Structure):
 
 
 class Library:
-    """The functions of the native library.
-
-    Parameters
-    ----------
-    path : Path
-        The shared library; its engines and what they need lie beside it, or are loaded already.
-
-    Raises
-    ------
-    NativeLibraryError
-        If it cannot be loaded, or has another interface.
-    """
+    """The functions of the native library; a `NativeLibraryError` if it cannot be loaded, or has another interface."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -87,7 +76,7 @@ class Library:
         raise AttributeError(name)
 
     def error(self, status: int) -> ByocError | RuntimeError:
-        """The error of the call of this thread that returned ``status``."""
+        """That of the last call of this thread."""
         text = self.last_error().decode(errors="replace")
         kind = _ERRORS[status] if status < len(_ERRORS) else None
         return kind(text) if kind is not None else RuntimeError(text)

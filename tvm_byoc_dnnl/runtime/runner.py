@@ -322,10 +322,7 @@ class _Described(Runner):
 
 
 def described(model: Any) -> Runner:
-    """A runner of a compiled model, or of a library's path, for what it says of itself.
-
-    A region that this machine cannot open is an error of its call.
-    """
+    """For what it says of itself: a region that this machine cannot open is an error of its call."""
     if isinstance(model, (str, PathLike)):
         with loading(model) as path:
             model = library_file.load(path)

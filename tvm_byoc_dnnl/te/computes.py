@@ -36,10 +36,7 @@ CallTE = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], relax.E
 
 @contextmanager
 def capture_call_te(builder: relax.BlockBuilder, handler: CallTE) -> Iterator[None]:
-    """Send ``builder.call_te(func, *args, **kwargs)`` to ``handler(func, args, kwargs)`` in this thread.
-
-    The handler gives the Relax expression of the result. Calls on any other builder are not touched.
-    """
+    """Send this builder's ``call_te(func, *args, **kwargs)`` to ``handler(func, args, kwargs)``, in this thread."""
     thread = threading.get_ident()
     with TE_LOCK:
         original = relax.BlockBuilder.call_te
@@ -339,15 +336,7 @@ def unregister_te_compute(op: str, name: str) -> None:
 
 
 def te_candidates(op: str, attrs: Any, args: Sequence[Any]) -> list[TECompute]:
-    """All computes that apply to one call: registered ones, the newest first, then TVM's own.
-
-    Parameters
-    ----------
-    op : str
-        Name of the op.
-    attrs, args
-        The call's attributes and TE arguments, as a selector receives them.
-    """
+    """All computes that apply to a call: registered ones, the newest first, then TVM's own."""
     registered = reversed(list(_registry.get(op, {}).values()))
     found = [c for c in registered if c.supports is None or c.supports(attrs, *args)]
     if op in BUILTIN or tvm.ir.Op.get(op).get_attr("FLegalize") is not None:

@@ -177,7 +177,6 @@ class TEGraph:
         return relax.op.call_tir(gvar, relax.Tuple(actual), types)
 
     def to_dot(self) -> str:
-        """The graph in Graphviz' language: one box per Relax call, one node per stage."""
         ids: dict[te.Operation, str] = {}
         lines = [f'digraph "{self.name}" {{', "  rankdir=TB; node [shape=box, style=rounded];"]
 
@@ -232,7 +231,6 @@ def hidden_reads(stage: te.Operation) -> list[te.Tensor]:
 
 
 def reads(stage: te.Operation) -> list[te.Tensor]:
-    """All tensors that a stage reads."""
     return [*stage.input_tensors, *hidden_reads(stage)]
 
 
@@ -253,7 +251,6 @@ def stages_of(outputs: Iterable[te.Tensor], known: Iterable[te.Operation] = ()) 
 
 
 def format_tensor(tensor: te.Tensor) -> str:
-    """``name: dtype[shape]``."""
     return f"{tensor.op.name}: {dtype_of(tensor)}[{', '.join(str(_plain(d)) for d in tensor.shape)}]"
 
 
@@ -281,7 +278,6 @@ def _iterations(stage: te.Operation) -> int:
 
 
 def _bind_argument(ty: Any, arg: relax.Expr, tensors: list[relax.Expr], symbols: dict[tirx.Var, Any]) -> None:
-    """Match one argument of :meth:`TEGraph.call` with its parameter's type."""
     if isinstance(ty, relax.TupleType):
         for i, inner in enumerate(ty.fields):
             item = arg.fields[i] if isinstance(arg, relax.Tuple) else relax.TupleGetItem(arg, i)

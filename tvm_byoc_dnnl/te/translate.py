@@ -194,7 +194,7 @@ class _Translator:
         return var
 
     def tensor(self, expr: relax.Expr) -> te.Tensor:
-        """The tensor of a resolved expression; a constant becomes a placeholder at its first use."""
+        """A constant becomes a placeholder at its first use."""
         if not is_constant(expr):
             return self.tensors[expr]
         value = constant_tensor(expr)
@@ -224,7 +224,6 @@ class _Translator:
         return arg
 
     def resolved(self, result: Any) -> relax.Expr:
-        """The result of a TE function, as a resolved expression."""
         if isinstance(result, te.Tensor):
             return self.tensor_var(result)
         return relax.Tuple([self.resolved(item) for item in result])
@@ -268,7 +267,6 @@ class _Translator:
                 )
 
     def check(self, name: str, ty: Any, value: relax.Expr) -> None:
-        """Whether a result has the type that Relax infers."""
         if isinstance(ty, relax.TupleType) and isinstance(value, relax.Tuple) and len(ty.fields) == len(value):
             for inner, field in zip(ty.fields, value.fields, strict=True):
                 self.check(name, inner, field)
@@ -286,7 +284,6 @@ class _Translator:
     # -- expressions -----------------------------------------------------------------------------------------
 
     def expr(self, expr: relax.Expr) -> relax.Expr:
-        """Evaluate a Relax expression to a resolved one."""
         if isinstance(expr, relax.Call) and not is_tir(expr):
             return self.call(expr)
         if tvm.ir.is_prim_expr(expr):
@@ -339,7 +336,6 @@ class _Translator:
         return result
 
     def op(self, call: relax.Call) -> relax.Expr:
-        """A call of an op: select a compute and run it."""
         name = call.op.name
         args = [self.expr(arg) for arg in call.args]
         call = self.builder.normalize(relax.Call(call.op, args, call.attrs, call.ty_args))

@@ -27,7 +27,7 @@ def symbols_in(dim: Any) -> list[tirx.Var]:
 
 
 def symbols_of(params: Iterable[relax.Var]) -> list[tirx.Var]:
-    """The distinct symbols in the types of parameters, in order, scalar parameters included."""
+    """In order, scalar parameters included."""
     every = (
         symbol
         for param in params
@@ -123,10 +123,6 @@ class Refusal(UnsupportedError):
 
 
 def refuse(what: str, reason: str, advice: str | None = None) -> Refusal:
-    """The error for an op or a construct that cannot be translated.
-
-    ``advice`` is by default to keep the call outside, or to register a compute for an op.
-    """
     if advice is None:
         advice = "keep it outside of the translated function"
         if what.startswith("relax."):

@@ -40,19 +40,7 @@ _ROUNDS = 15
 
 
 def measure_candidates(mod: tvm.IRModule, database: Database, deadline: float, tell: Callable[[str], None]) -> int:
-    """Measure the candidates in the regions of a partitioned module; returns the number of new workloads.
-
-    Parameters
-    ----------
-    mod : IRModule
-        The partitioned module.
-    database : Database
-        Where the times are kept; what it knows is not measured again.
-    deadline : float
-        By `time.perf_counter`: no further region is measured after it.
-    tell : callable
-        Called with a line about each region.
-    """
+    """Measure what a database does not know of a partitioned module's regions; the number of new workloads."""
     count, sizes = 0, usual_sizes(mod)
     for codegen, measured, graph in _graphs(mod):
         static = _static(graph, sizes)
@@ -71,7 +59,6 @@ def measure_candidates(mod: tvm.IRModule, database: Database, deadline: float, t
 
 
 def known_times(mod: tvm.IRModule, database: Database | None) -> Times | None:
-    """How a compilation of a model looks up the times in a database, if that has any."""
     if database is None or not database.has_candidates:
         return None
     sizes = usual_sizes(mod)
@@ -88,11 +75,7 @@ def known_times(mod: tvm.IRModule, database: Database | None) -> Times | None:
 
 
 def measure_machine(tell: Callable[[str], None]) -> Iterator[str]:
-    """Measure this machine for each library that chooses by a description of it: with 1, 2 and all threads.
-
-    The descriptions are files in the user's cache, which processes that start later read. Yields the file of each
-    library with what it says of itself.
-    """
+    """Measure this machine for each library, into files of the user's cache; yields them, and what they say."""
     threads = sorted({1, min(2, thread_count()), thread_count()})
     for name in compilers():
         codegen = namespace(name).codegen
@@ -116,7 +99,6 @@ def _graphs(mod: tvm.IRModule) -> Iterator[tuple[PortableCodegen, Callable[..., 
 
 
 def _static(graph: PortableGraph, sizes: Mapping[str, int]) -> PortableGraph | None:
-    """A graph with the usual sizes, if they are known."""
     if not graph.symbols <= sizes.keys():
         return None
     return graph.specialize({name: sizes[name] for name in graph.symbols}) if graph.symbols else graph
@@ -129,28 +111,7 @@ _EACH_S = 2.0  # for the measurement of one workload
 
 @dataclass
 class Costs:
-    """Seconds of workloads.
-
-    Parameters
-    ----------
-    database : Database
-        Where times are looked up and kept.
-    measures : bool
-        Whether a time that is missing is measured.
-    target : str or Target
-        TVM's target for the calls that stay with TVM.
-    tell : callable
-        Called with a line about each measurement.
-
-    Attributes
-    ----------
-    measured : int
-        Workloads that were measured.
-    has_models : bool
-        Whether a vendor's own model was asked.
-    longest_s : float
-        Seconds of the longest measurement, with the compilation before it.
-    """
+    """Seconds of workloads, looked up in a database; those that are missing are measured, if ``measures``."""
 
     database: Database
     measures: bool
@@ -191,7 +152,6 @@ class Costs:
         return None if timing is None else timing.seconds
 
     def _modelled(self, workload: Workload, ns: Namespace) -> float | None:
-        """The seconds that a vendor's own model says; what it cannot say is measured."""
         try:
             seconds = told(ns, "cost", workload.as_model())
         except Exception as error:

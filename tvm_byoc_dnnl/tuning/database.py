@@ -33,20 +33,7 @@ _ATTEMPTS = 3  # a block in which others kept the cores busy is measured again s
 
 @dataclass(frozen=True)
 class Timing:
-    """The time of one call.
-
-    Attributes
-    ----------
-    seconds : float
-        Median over the blocks.
-    spread : float
-        (slowest - fastest block) / median.
-    quiet : bool
-        Whether other processes left the cores alone in these blocks; those that they disturbed do not count, unless
-        they disturbed all.
-    blocks : int
-        How many blocks count.
-    """
+    """One call: median of the ``blocks`` that count, (slowest - fastest) / median, whether none was disturbed."""
 
     seconds: float
     spread: float
@@ -55,15 +42,7 @@ class Timing:
 
 
 def measure(call: Callable[[], object], budget_s: float) -> Timing:
-    """The time of one call, after a first one that does not count.
-
-    Parameters
-    ----------
-    call : callable
-        What to measure.
-    budget_s : float
-        Seconds after which no further block begins. A first call that takes longer is the only one.
-    """
+    """The time of one call, by blocks that begin within the budget; a first call does not count unless it is longer."""
     deadline = time.perf_counter() + budget_s
     first = _block(call, 1)
     if first[0] > budget_s > 0:
@@ -86,8 +65,6 @@ def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
 
 
 class Turns:
-    """Blocks of calls of one of several that take turns."""
-
     def __init__(self, call: Callable[[], object]) -> None:
         call()
         self._call = call
@@ -131,17 +108,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Setting:
-    """Under what a time was measured, and where it holds.
-
-    Attributes
-    ----------
-    cpu : str
-        LLVM's name of the CPU.
-    threads : int
-        Threads of one call.
-    library : str
-        Packages behind the compiler with their versions, and variables that change what its library does.
-    """
+    """Where a time holds: CPU, threads, packages behind the compiler and variables that change what they do."""
 
     cpu: str
     threads: int
@@ -149,7 +116,6 @@ class Setting:
 
 
 def setting_of(compiler: str) -> Setting:
-    """The setting of this process for a compiler."""
     return Setting(cpu_kind(), thread_count(), _library(compiler))
 
 
@@ -170,18 +136,7 @@ def _library(compiler: str) -> str:
 
 @dataclass
 class Database:
-    """Times of workloads and placements of models, in memory and in a file that grows line by line.
-
-    Parameters
-    ----------
-    path : path-like, optional
-        The file; without it everything is kept in memory.
-
-    Raises
-    ------
-    InputError
-        If the file is not such a database.
-    """
+    """Times of workloads and placements of models, in memory and in a file; an `InputError` where that is another."""
 
     path: Path | None = None
     _times: dict[tuple[Any, ...], Timing] = field(default_factory=dict, repr=False)
@@ -225,11 +180,9 @@ class Database:
             ) from error
 
     def time_of(self, workload: Workload) -> Timing | None:
-        """The time that was measured in this setting, if there is one."""
         return self._times.get((workload.compiler, workload.key, setting_of(workload.compiler)))
 
     def note_time(self, workload: Workload, timing: Timing) -> None:
-        """Keep a time."""
         setting = setting_of(workload.compiler)
         self._times[workload.compiler, workload.key, setting] = timing
         self._append(
@@ -244,11 +197,10 @@ class Database:
 
     @property
     def has_candidates(self) -> bool:
-        """Whether there is anything for `candidates_of`."""
         return bool(self._candidates)
 
     def name_of_candidates(self) -> str:
-        """A short name for what `candidates_of` knows, another one for other times."""
+        """Another one for other times."""
         content = json.dumps(sorted((repr(key), times) for key, times in self._candidates.items()))
         return f"{len(self._candidates)} operations {content_key([content])[:8]}"
 
@@ -259,7 +211,6 @@ class Database:
         return {name: self._candidates[key] for name, key in keys.items() if key in self._candidates}
 
     def note_candidates(self, compiler: str, times: Mapping[str, Any]) -> None:
-        """Keep a document of the times of candidates."""
         setting = setting_of(compiler)
         for name, candidates in times["workloads"].items():
             self._candidates[compiler, name, times["setting"], setting] = dict(candidates)
@@ -306,7 +257,6 @@ class Database:
 
 
 def _number(value: Any) -> float:
-    """A measured time, or a number of turns."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is no time")
     return float(value)

@@ -31,7 +31,7 @@ from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, get_target_options, namespace
 from .costs import Costs
 from .database import Database
-from .workload import Workload, host_workload, region_workload
+from .workload import Workload, host_workload
 
 
 def orders(compilers: Sequence[str]) -> list[list[str]]:
@@ -43,15 +43,7 @@ def orders(compilers: Sequence[str]) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Group:
-    """Calls that one compiler takes together.
-
-    Attributes
-    ----------
-    compiler, kind : str
-        Namespace, and the pattern or operator in it.
-    calls : frozenset of str
-        Variables that hold their results.
-    """
+    """The results of calls that one compiler takes together, by a pattern or operator of its own."""
 
     compiler: str
     kind: str
@@ -104,15 +96,7 @@ class _Attempts:
 
 
 class Planner:
-    """Plans of one model.
-
-    Parameters
-    ----------
-    mod : IRModule
-        A Relax module that is `prepared`.
-    compilers : sequence of str
-        Namespaces in order of priority.
-    """
+    """Plans of a model that is `prepared`, with compilers in order of priority."""
 
     def __init__(self, mod: tvm.IRModule, compilers: Sequence[str], attempts: _Attempts | None = None) -> None:
         self.compilers = list(compilers)
@@ -120,7 +104,6 @@ class Planner:
         self._attempts = attempts or _Attempts()
 
     def of_part(self, mod: tvm.IRModule) -> Planner:
-        """The planner of a part of this model, which knows what was tried before."""
         return Planner(mod, self.compilers, self._attempts)
 
     @cached_property
@@ -193,7 +176,7 @@ def _parts(mod: tvm.IRModule, plan: BlockPlan, inside: Mapping[str, frozenset[st
             host += unit.bindings
         elif unit in plan.regions:
             calls = {name for binding in unit.bindings for name in _names(mod, binding, inside)}
-            yield Part(region_workload(unit.compiler, plan.regions[unit].function, mod), frozenset(calls))
+            yield Part(Workload(unit.compiler, plan.regions[unit].function, mod), frozenset(calls))
     for bindings in _connected(host):
         calls = {name for binding in bindings for name in _names(mod, binding, inside)}
         if calls and plan.block.outputs(bindings):
@@ -201,7 +184,6 @@ def _parts(mod: tvm.IRModule, plan: BlockPlan, inside: Mapping[str, frozenset[st
 
 
 def _names(mod: tvm.IRModule, binding: Any, inside: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The calls that one binding stands for."""
     name, value = binding.var.name, binding.value
     if not isinstance(value, relax.Call):
         return frozenset()
@@ -230,25 +212,13 @@ def _connected(bindings: Sequence[Any]) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class RegionTime:
-    """The time of one call of a region, and its number of calls."""
-
     seconds: float
     calls: int
 
 
 @dataclass(frozen=True)
 class Times:
-    """The times of a model's regions.
-
-    Attributes
-    ----------
-    regions : mapping
-        Call → compiler → the region in which this compiler has the call when it comes first.
-    default : float or None
-        The sum over the regions of the default placement; ``None`` where one is not known.
-    without : mapping of str to float
-        Compiler → the sum over the regions of the other compilers alone, where all are known.
-    """
+    """Call → compiler → its region; sums over the regions of the default placement, and without each compiler."""
 
     regions: Mapping[str, Mapping[str, RegionTime]]
     default: float | None
@@ -261,19 +231,7 @@ def times_of(
     placement: Mapping[str, str],
     database: str | PathLike[str],
 ) -> Times:
-    """Look the times of a model up; nothing is measured.
-
-    Parameters
-    ----------
-    mod : IRModule
-        As imported, with the options of its compilers.
-    compilers : sequence of str
-        Namespaces in order of priority.
-    placement : mapping of str to str
-        The one to report on.
-    database : path-like
-        The file.
-    """
+    """Look the times of an imported model up, for a report on a placement."""
     planner = Planner(prepared(mod, compilers), compilers)
     costs = Costs(Database(Path(database)), measures=False)
     regions: dict[str, dict[str, RegionTime]] = {}

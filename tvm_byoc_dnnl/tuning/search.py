@@ -54,13 +54,7 @@ Option = Mapping[str, str]
 
 
 def by_dynamic_programming(planner: Planner, costs: Costs, deadline: float) -> dict[str, str] | None:
-    """The cheapest placement of a chain of blocks.
-
-    Returns
-    -------
-    dict or None
-        None if the model is no chain, a cost is unknown, or the time is over.
-    """
+    """None if the model is no chain, a cost is unknown, or the time is over."""
     blocks = list(blocks_of(planner))
     if len(blocks) < 2:
         return None
@@ -80,7 +74,6 @@ class _Chain:
         self._known: dict[tuple[str, tuple[str, ...]], float | None] = {}
 
     def best(self) -> dict[str, str] | None:
-        """The cheapest way through all blocks."""
         try:
             options = [self._options(bindings) for bindings in self._blocks]
             if not all(options):
@@ -264,7 +257,7 @@ class _Search:
             yield best
 
     def _moves(self, plan: Plan) -> Iterator[dict[str, str]]:
-        """Changes of a plan, the likeliest gain first."""
+        """The likeliest gain first."""
         parts = sorted(_equal_parts(plan), key=lambda p: -len(p) * (self._costs.of(p[0].workload) or 0.0))
         for equal in parts:
             calls = frozenset().union(*(p.calls for p in equal))
@@ -294,25 +287,11 @@ class _Search:
             yield self._as_far_as(compiler, calls)
 
     def _as_far_as(self, compiler: str, calls: frozenset[str]) -> dict[str, str]:
-        """These calls with a compiler, those of them that it takes."""
         able = calls if compiler == HOST else calls & self._planner.taken[compiler]
         return dict.fromkeys(sorted(able), compiler)
 
 
 def search(planner: Planner, costs: Costs, budget_s: float, tell: Callable[[str], None] = lambda line: None) -> Found:
-    """The cheapest placement that is found in the time.
-
-    Parameters
-    ----------
-    planner : Planner
-        Of the model.
-    costs : Costs
-        Of its workloads.
-    budget_s : float
-        Seconds after which no further placement is tried.
-    tell : callable
-        Called with a line about each improvement.
-    """
     return _Search(planner, costs, time.perf_counter() + budget_s, tell).run(planner.default())
 
 

@@ -99,7 +99,6 @@ def race_apart(
 
 
 def seconds_of(result: Timing | Failure) -> float:
-    """Seconds of one call of a model; infinitely many where its process hung or died."""
     return math.inf if isinstance(result, Failure) else result.seconds
 
 
@@ -116,24 +115,7 @@ def _shapes(mod: tvm.IRModule) -> dict[str, list[int]]:
 
 
 class _Runner(Worker):
-    """A process that has loaded one library.
-
-    Parameters
-    ----------
-    library : Path
-        The exported model.
-    shapes : mapping
-        Of its inputs.
-    patience_s : float
-        Seconds that an answer may take.
-
-    Attributes
-    ----------
-    blocks : list of tuple
-        Of each turn: seconds of one call, and whether other processes left the cores alone.
-    failure : Failure or None
-        Why it has no more turns.
-    """
+    """A process with one library; ``blocks`` has seconds of a call, and whether others left the cores alone."""
 
     def __init__(self, library: Path, shapes: Mapping[str, Sequence[int]], patience_s: float) -> None:
         self.blocks: list[tuple[float, bool]] = []
@@ -142,24 +124,16 @@ class _Runner(Worker):
         super().__init__(__name__, patience_s, quiet=True)
 
     def start(self) -> None:
-        """Wait until the model is loaded and was called.
-
-        Raises
-        ------
-        WorkerError
-            If another process cannot load it.
-        """
         begun = time.perf_counter()
         self.ask("load", *self._model)
         self.patience_s = max(self.patience_s, _SHARE * (time.perf_counter() - begun))
 
     def turn(self) -> None:
-        """A block of calls; nothing after a failure."""
         if self.failure is None and (block := self.ask("turn")) is not None:
             self.blocks.append(block)
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """What the process says; ``None`` where it failed."""
+        """``None`` where the process failed."""
         try:
             return super().ask(question, *arguments)
         except Ended as end:
@@ -172,8 +146,6 @@ class _Runner(Worker):
 
 
 class _Commands:
-    """What the process can be asked."""
-
     def load(self, library: str, shapes: Mapping[str, Sequence[int]]) -> None:
         from ..runtime.runner import load
 
@@ -298,16 +270,7 @@ def _fastest(
 
 
 def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: str | PathLike[str]) -> Placement:
-    """The placement of a model by what a database knows, without a measurement.
-
-    That is the one that `tune` found for it; for another model the one that is cheapest by the times of equal regions,
-    and where these are missing the default one.
-
-    Raises
-    ------
-    InputError
-        If there is no such file, or it is no database.
-    """
+    """What `tune` found for a model; for another the cheapest by the times of equal regions, else the default."""
     path = Path(database)
     if not path.is_file():
         raise InputError(f"no database {path}; byoc.tune(..., database={str(path)!r}) writes one")
@@ -323,7 +286,6 @@ def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: s
 
 
 def _identity(mod: tvm.IRModule) -> str:
-    """Equal for models with the same calls under the same names."""
     functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function))
     return content_key(["\n".join(text_of(f, mod) for _, f in functions)])[:24]
 
@@ -339,7 +301,6 @@ def _without_host(compilers: str | Sequence[str]) -> list[str]:
 
 
 def _check_sizes(mod: tvm.IRModule) -> None:
-    """Refuse a model with open dims of which no usual size is known."""
     inputs = inputs_of(mod["main"])
     symbols = relax.analysis.defined_symbolic_vars(mod["main"])
     unknown = sorted({str(s.name) for s in symbols} - usual_sizes(mod).keys())

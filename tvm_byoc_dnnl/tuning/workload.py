@@ -40,17 +40,7 @@ _FEW = 16  # elements of a constant that may be axes, indices or a scalar: its v
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """The work of a region, or of neighbouring calls that stay with TVM.
-
-    Attributes
-    ----------
-    compiler : str
-        Namespace, or ``"tvm"``.
-    function : relax.Function
-        The work, with parameters in place of what comes from outside.
-    module : IRModule
-        Where the functions are that it calls, and the options of its compiler.
-    """
+    """The work of a region, or of calls that stay with TVM; the module has the functions that it calls, and options."""
 
     compiler: str
     function: Any = field(repr=False)
@@ -63,13 +53,11 @@ class Workload:
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations of one call."""
         sizes = usual_sizes(self.module)
         return sum(call_flops(call, sizes) for call in self._op_calls())
 
     @cached_property
     def summary(self) -> str:
-        """Operators and shapes of the arguments, for readers."""
         ops = [call.op.name.removeprefix("relax.") for call in self._op_calls()]
         sizes = usual_sizes(self.module)
         shapes = ", ".join(_type(p.ty, sizes) for p in self.function.params)
@@ -77,11 +65,9 @@ class Workload:
         return f"{shown} of {shapes}"
 
     def _op_calls(self) -> list[relax.Call]:
-        """The calls of operators, those inside of composites too, in the order of the program."""
         return [binding.value for binding in bindings_in(self.function) if is_op_call(binding.value)]
 
     def as_model(self) -> tvm.IRModule:
-        """A module whose ``main`` does this work and nothing else."""
         functions = {gv: f for gv, f in self.module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
         main = self.function
         if self.compiler != HOST:
@@ -94,13 +80,7 @@ class Workload:
         return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main}, attrs=self.module.attrs)
 
 
-def region_workload(compiler: str, function: relax.Function, module: tvm.IRModule) -> Workload:
-    """The work of a region."""
-    return Workload(compiler, function, module)
-
-
 def host_workload(bindings: Sequence[Any], block: Block, module: tvm.IRModule) -> Workload:
-    """The work of bindings that stay with TVM, out of a dataflow block."""
     inputs, outputs = block.inputs(bindings), block.outputs(bindings)
     result = relax.Var("result", relax.TupleType([v.ty for v in outputs]))
     body = [*bindings, relax.VarBinding(result, relax.Tuple(outputs))]

@@ -32,8 +32,6 @@ Load = Callable[..., tuple[Run, str]]
 
 @dataclass(frozen=True)
 class Engine:
-    """One row of the comparison."""
-
     #: imports the engine and returns what loads models; a function of a module, for it is called in another process
     loader: Callable[[], Load]
     #: name in tables
@@ -265,7 +263,6 @@ def ncnn() -> Load:
 
 
 def _convert_to_ncnn(path: str, sizes: Sequence[Sequence[int]], folder: str) -> None:
-    """Write ``net.param`` and ``net.bin`` into a folder, and there all that pnnx writes besides."""
     found = importlib.util.find_spec("pnnx")  # importing it would need PyTorch
     if found is None or found.origin is None:
         raise RuntimeError("ncnn's converter is not installed: pip install --no-deps pnnx")

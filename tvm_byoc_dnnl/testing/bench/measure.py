@@ -26,7 +26,6 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 def installed(engine: Engine) -> bool:
-    """Whether the module that the engine needs is there."""
     return importlib.util.find_spec(engine.requires) is not None
 
 
@@ -47,19 +46,13 @@ class EngineProcess(Worker):
         super().__init__(f"{__package__}.worker", timeout, _environment(engine, threads))
 
     def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
-        """Load a model and run it once: version, seconds until the first result, that result, seconds by stage."""
+        """Version, seconds until the first result, that result, seconds by stage."""
         return self.ask("load", self.engine.loader, path, self._threads, dict(self.engine.options), inputs)
 
     def load_right(
         self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]
     ) -> tuple[str, float, float, dict[str, float]]:
-        """Load a model whose first result is the expected one: version, its error, seconds until it, and by stage.
-
-        Raises
-        ------
-        WorkerError
-            If the engine cannot load it, or its result is another one.
-        """
+        """As `load`, with the error in place of the result; a `WorkerError` where it is too large."""
         version, seconds, outputs, stages = self.load(path, inputs)
         error, tolerance = gap(outputs, expected), self.engine.tolerance
         if error > tolerance:
@@ -67,11 +60,7 @@ class EngineProcess(Worker):
         return version, error, seconds, stages
 
     def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
-        """Milliseconds of each of ``count`` runs after ``warm_up`` untimed ones.
-
-        Before each run the process computes a product of NumPy (``company="numpy"``), or runs the model in the engine
-        of that name.
-        """
+        """Milliseconds of each run; before each the process computes what the ``company`` says."""
         return self.ask("time", warm_up, count, company)
 
     def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
@@ -83,7 +72,6 @@ class EngineProcess(Worker):
 
 
 def reference_outputs(path: str, inputs: list[np.ndarray], threads: int) -> list[np.ndarray]:
-    """What every engine has to compute."""
     with EngineProcess(ENGINES[REFERENCE], threads) as reference:
         return reference.load(path, inputs)[2]
 
@@ -98,8 +86,6 @@ _PROBE_RUNS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a measurement."""
-
     #: threads of each engine
     threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     #: turns of each engine; each gives one ratio
@@ -124,7 +110,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -133,12 +118,7 @@ class Spread:
 
 @dataclass
 class Measurement:
-    """One engine on one model; with ``failure`` set, what was measured before it is not worth keeping.
-
-    ``first_results`` has, for each process that loaded the model, the seconds until its first result, and those of each
-    stage, as far as the engine says. ``repeated`` blocks were run again because the machine was not quiet;
-    ``disturbed`` ones stayed so to the end.
-    """
+    """One engine on one model; ``repeated`` blocks were disturbed by others, ``disturbed`` ones to the end."""
 
     engine: str
     label: str
@@ -157,7 +137,6 @@ class Measurement:
 
     @property
     def stages_s(self) -> dict[str, float]:
-        """The seconds of each stage in the process of that time; none where the engine names no stages."""
         return self._first_result[1]
 
     @property
@@ -184,12 +163,10 @@ class Comparison:
     probe: Spread
 
     def of(self, engine: str) -> Measurement:
-        """The measurement of one engine."""
         return next(m for m in self.measurements if m.engine == engine)
 
     @property
     def failures(self) -> list[Measurement]:
-        """Engines without a result, or with a wrong one."""
         return [m for m in self.measurements if m.failure]
 
     @property
@@ -208,10 +185,6 @@ class _Contestant:
         self._warm_up, self._count = 0, 1
 
     def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]) -> ExitStack:
-        """Load the model in a fresh process, for the turns that follow, and check its outputs.
-
-        The process ends with what is returned.
-        """
         with ExitStack() as stack:
             self._process = stack.enter_context(EngineProcess(self._engine, self._settings.threads))
             version, error, seconds, stages = self._process.load_right(path, inputs, expected)
@@ -220,13 +193,12 @@ class _Contestant:
             return stack.pop_all()
 
     def plan(self) -> None:
-        """Find out how many runs fill a turn."""
         once = statistics.median(self._process.time(1, 3))
         self._count = max(1, round(self._settings.block_ms / once))
         self._warm_up = max(1, self._count // 4)
 
     def turn(self, number: int, probe: _Probe) -> None:
-        """Rest and run one block, unless the engine has had all of its turns; again if it was disturbed."""
+        """Again if it was disturbed."""
         limit = self._engine.max_rounds
         if limit is not None and number >= limit:
             return
@@ -251,12 +223,11 @@ class _Probe:
         self.samples: list[float] = []
 
     def sample(self) -> float:
-        """Milliseconds of the piece of work now, the best of a few."""
+        """The best of a few."""
         self.samples.append(min(self._process.time(0, _PROBE_RUNS)))
         return self.samples[-1]
 
     def is_quiet(self, *samples: float) -> bool:
-        """Whether these samples are near the best one so far."""
         return max(samples) <= _DISTURBED * min(self.samples)
 
 
@@ -281,11 +252,7 @@ def compare(
     baseline: str | None = None,
     progress: Progress = _no_progress,
 ) -> Comparison:
-    """Measure engines on one ONNX file; ``inputs`` are in the order of the model's.
-
-    ``baseline`` is the engine that the others are divided by, by default the first; ``progress`` is called before each
-    piece of work. An engine that fails, or whose outputs are wrong, has its reason in the result; the others go on.
-    """
+    """Measure engines on one ONNX file, beside the ``baseline``, by default the first; one that fails says why."""
     settings = settings or Settings()
     values = list(inputs.values())
     with ExitStack() as stack:

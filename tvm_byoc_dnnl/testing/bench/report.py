@@ -65,7 +65,6 @@ def _caption(comparisons: Sequence[Comparison], settings: Settings) -> str:
 
 
 def to_table(comparisons: Sequence[Comparison], settings: Settings) -> Table:
-    """One table of every model and engine; medians, with the quartiles in brackets."""
     baselines = dict.fromkeys(c.of(c.baseline).label for c in comparisons)
     table = Table(caption=Text(_caption(comparisons, settings)), caption_justify="left")
     table.add_column("model")
@@ -101,7 +100,6 @@ def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
 
 
 def to_json(comparisons: Sequence[Comparison], settings: Settings) -> dict[str, Any]:
-    """Everything that was measured, every sample included, and where."""
     return {
         "machine": {
             "cpu": cpu_name(),
@@ -129,13 +127,7 @@ _LEFT_OUT = "engines that failed are left out"
 
 
 def check_picture(path: Path) -> None:
-    """Say before an hour of measuring what would stop the picture.
-
-    Raises
-    ------
-    InputError
-        If the file's ending is no picture's, or Matplotlib is not installed.
-    """
+    """An `InputError` before an hour of measuring, where there can be no picture."""
     if path.suffix not in _FORMATS:
         raise InputError(f"a picture ends with {', '.join(_FORMATS)}; got {path.name}")
     try:

@@ -95,11 +95,7 @@ def run(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     picture: Path | None = None,
 ) -> list[Comparison]:
-    """Measure, print the table to standard output and everything else to standard error.
-
-    ``baseline`` is the engine that the others are divided by, by default the first. ``json_file`` gets every sample;
-    ``-`` is standard output, in place of the table. ``picture`` is drawn as SVG, PNG or PDF.
-    """
+    """``json_file`` gets every sample; ``-`` is standard output, in place of the table."""
     if picture is not None:
         check_picture(picture)
     console = _stderr()
@@ -136,7 +132,6 @@ def _saved(
 
 
 def _show(table: Table, data: Mapping[str, Any], json_file: str | None) -> None:
-    """The table on standard output, where that is not for JSON, and the file that is wanted."""
     if json_file != "-":
         Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
     if json_file is not None:
@@ -149,8 +144,6 @@ _PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True)
 class Load:
-    """How engines are put under load."""
-
     #: threads of each call
     threads: int = 1
     #: turns of each engine
@@ -160,7 +153,6 @@ class Load:
 
     @property
     def clients(self) -> int:
-        """Requests at the same time."""
         return max(1, len(os.sched_getaffinity(0)) // self.threads)
 
 
@@ -179,11 +171,9 @@ class Throughput:
     latencies_ms: list[float] = field(default_factory=list)
 
     def percentile(self, percent: float) -> float:
-        """The latency within which so many requests are answered, in milliseconds."""
         return float(np.percentile(self.latencies_ms, percent))
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures, for JSON."""
         entry: dict[str, Any] = {k: getattr(self, k) for k in ("model", "engine", "version")}
         if self.failure:
             return {**entry, "failure": self.failure}
@@ -200,10 +190,7 @@ def measure_throughput(
     json_file: str | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> list[Throughput]:
-    """Measure each engine on each model, and print the table to standard output.
-
-    ``json_file`` gets the figures; ``-`` is standard output, in place of the table.
-    """
+    """``json_file`` gets the figures; ``-`` is standard output, in place of the table."""
     results = []
     for model, proto, path in _saved(models, shapes or {}):
         results += _measured(model.name, path, list(random_inputs(proto).values()), engines, load)

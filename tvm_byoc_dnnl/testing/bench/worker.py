@@ -15,8 +15,6 @@ from .engines import ENGINES, Load, Run
 
 
 class _Commands:
-    """What it can be asked, one method each."""
-
     def __init__(self) -> None:
         self._run: Run
         self._inputs: list[np.ndarray] = []
@@ -38,10 +36,6 @@ class _Commands:
         return version, time.perf_counter() - start, [np.array(o) for o in outputs], compilation.seconds
 
     def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
-        """Milliseconds of each of ``count`` runs, after ``warm_up`` untimed ones.
-
-        Before each of them this process does what the ``company`` says, which is not timed.
-        """
         before = self._companion(company)
         samples = []
         for _ in range(warm_up + count):
@@ -62,11 +56,6 @@ class _Commands:
         return self._companions[name]
 
     def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
-        """Milliseconds of each request, and seconds of all.
-
-        Each client sends one, however late it begins, and the next when that is answered. With ``blocking`` each client
-        is a thread that calls the engine itself, also where the engine takes requests.
-        """
         submit = None if blocking else getattr(self._run, "submit", None)
         with ThreadPoolExecutor(clients) as pool:
             send = submit or (lambda inputs: pool.submit(self._run, inputs))

@@ -57,15 +57,12 @@ class Journal:
 
     # ------------------------------------------------------------ in the process of the backend
     def say(self, text: str) -> None:
-        """A line about the progress."""
         self.tell("say", text)
 
     def make(self, subject: str) -> None:
-        """The cases of a subject are going to be made."""
         self.tell("make", subject)
 
     def judge(self, cases: Sequence[tuple[int, str, str]]) -> None:
-        """Cases (number, subject, what) are going to be judged together."""
         self.tell("judge", cases)
 
     def run(self, number: int | None) -> None:
@@ -79,7 +76,6 @@ class Journal:
 
     # ------------------------------------------------------------ in the process that waits for it
     def follow(self, what: str, value: Any) -> None:
-        """Take note of a message."""
         if what == "make":
             self._making = value
         elif what == "judge":
@@ -91,17 +87,10 @@ class Journal:
             self._judging, self._running = (), None
 
     def patience(self, limit: float) -> float:
-        """Seconds to wait for the next message, where one case may take ``limit``."""
         return limit if self._running is not None else limit * (1 + len(self._judging) / _COMPILED_IN_TIME)
 
     def after(self, death: str) -> None:
-        """Prepare for the next process: one case that ended this one is a failure, of several some are suspected.
-
-        Raises
-        ------
-        ByocError
-            If nothing of the backend was being done.
-        """
+        """A case that ended the process alone has failed, of several some are suspected."""
         if len(self._judging) == 1:
             ((number, subject, what),) = self._judging
             self.results[number] = Result(subject, what, FAILED, death)
@@ -333,7 +322,6 @@ class _Lost:
 
 
 def _accepted(cases: Sequence[Case], results: Sequence[Result]) -> list[Case]:
-    """The first accepted call of each operator, and the example of each pattern."""
     first: dict[str, Case] = {}
     for case, result in zip(cases, results):
         if result.status == TAKEN and case.by is None and not case.constants and not case.symbolic:
