@@ -156,7 +156,7 @@ def test_a_convolution_normalises_what_it_reads(level: str, everywhere: bool) ->
     cases = {"relu": "relu,1,100,14,96", "strided": "strided,1,64,14,64",
              "parts": "parts,2,96,7,64", "residual": "residual,3,64,6,64",
              "read last by another": "read last by another,1,64,8,64"}  # fmt: skip
-    emitted = cases if everywhere else ["relu", "parts"]
+    emitted = cases if everywhere else ["relu", "parts"] if level == "AVX2" else []
     for case, of_case in zip(cases, steps(level, *cases.values(), emitted=emitted), strict=True):
         fused = [step for step in of_case if (step[0] or "").startswith("batch_norm_product:")]
         assert len(fused) == 1, (case, of_case)

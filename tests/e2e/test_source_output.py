@@ -116,18 +116,17 @@ assert "libtvm_byoc_dnnl" not in open("/proc/self/maps").read()
 
 @pytest.mark.parametrize("compiled_before", [False, True], ids=["source", "object"])
 def test_the_library_needs_neither_this_package_nor_options(compiled_before, tmp_path):
-    model = light_model("squeezenet")
-    inputs = random_inputs(model)
-    ex = byoc.compile(model, output="source")
+    case = CASES["padded"]
+    ex = compile_source(case.partitioned)[0]
     if compiled_before:
         relax.VirtualMachine(ex, tvm.cpu())
         assert not sources(ex)
     ex.export_library(tmp_path / "m.so")
-    np.save(tmp_path / "x.npy", next(iter(inputs.values())))
+    np.save(tmp_path / "x.npy", case.arrays[0])
     paths = [str(tmp_path / f) for f in ("m.so", "x.npy", "y.npy")]
     environment = {**os.environ, "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
     subprocess.run([sys.executable, "-c", _FRESH, *paths], check=True, env=environment)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), byoc.Runner(byoc.compile(model))(inputs))
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), case.run()[0])
 
 
 def test_on_another_cpu_it_is_an_error_at_load(tmp_path):

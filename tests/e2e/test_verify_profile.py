@@ -11,13 +11,13 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
+from tests.unit.importing import node, onnx_model
 from tvm_byoc_dnnl.cli import main
 from tvm_byoc_dnnl.report.measured import Instrument, Names, StepTime
 from tvm_byoc_dnnl.report.profile import Profile, _medians, profile
 from tvm_byoc_dnnl.report.verify import verify
 from tvm_byoc_dnnl.runtime.comparison import gap
 from tvm_byoc_dnnl.testing.conformance.patterns import quantised_cases
-from tvm_byoc_dnnl.testing.models import light_model
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 
@@ -151,8 +151,8 @@ def test_a_wrong_combination_is_told_from_a_wrong_operator(monkeypatch):
 
     def wrong_when_fused(graph):
         graph = right(graph)
-        for node in graph.nodes:
-            node.post_ops = [replace(p, alg="tanh") if p.alg == "relu" else p for p in node.post_ops]
+        for step in graph.nodes:
+            step.post_ops = [replace(p, alg="tanh") if p.alg == "relu" else p for p in step.post_ops]
         return graph
 
     monkeypatch.setattr(ns, "optimize", wrong_when_fused)
@@ -299,8 +299,9 @@ def test_profile_needs_inputs_where_shapes_are_open():
 
 @pytest.fixture
 def model(tmp_path):
-    path = tmp_path / "model.onnx"
-    onnx.save(light_model("squeezenet"), path)
+    path, weights = tmp_path / "model.onnx", np.full((8, 4, 3, 3), 0.1, "float32")
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["y"])]
+    onnx.save(onnx_model(nodes, {"x": (1, 4, 9, 9)}, {"w": weights}), path)
     return path
 
 
