@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <unordered_map>
 #include <utility>
 
 #include "byoc_plan.h"
@@ -27,10 +28,12 @@ thread_local bool uses_caches = false;
 /// Memory with room for more rows along an axis.
 class CacheBuffer {
  public:
-  CacheBuffer(Dims room, int64_t axis, Dims filled, size_t bytes)
+  /// `filled`: rows of each sequence that are not free, or of all.
+  CacheBuffer(Dims room, int64_t axis, const Dims& filled, size_t bytes)
       : room_(std::move(room)),
         axis_(axis),
-        filled_(std::move(filled)),
+        filled_(filled.size() > 1 ? filled : Dims(axis == 0 ? 1 : room_[0], filled[0])),
+        bytes_(bytes),
         data_(byoc_allocate(bytes)) {
     if (data_ == nullptr) throw std::bad_alloc();
   }
@@ -40,6 +43,8 @@ class CacheBuffer {
 
   char* data() const { return data_; }
   int64_t axis() const { return axis_; }
+  int64_t rows() const { return room_[axis_]; }
+  bool Holds(const char* at) const { return at >= data_ && at < data_ + bytes_; }
 
   Dims Strides() const {
     Dims strides(room_.size(), 1);
@@ -47,30 +52,51 @@ class CacheBuffer {
     return strides;
   }
 
-  /// Whether a tensor shows the first rows: strides of axes of one element mean nothing.
-  bool Shows(const DLTensor& tensor) const {
-    if (tensor.ndim != static_cast<int>(room_.size())) return false;
+  size_t SequenceBytes() const { return bytes_ / filled_.size(); }
+
+  /// The first of the sequences whose first rows a tensor shows, if it does: strides of axes of one
+  /// element mean nothing.
+  std::optional<int64_t> FirstShown(const DLTensor& tensor) const {
+    if (tensor.ndim != static_cast<int>(room_.size())) return std::nullopt;
+    const auto place = static_cast<size_t>(Address(tensor) - data_);
+    const auto first = static_cast<int64_t>(place / SequenceBytes());
+    if (place % SequenceBytes() != 0) return std::nullopt;
     const Dims strides = Strides();
     int64_t dense = 1;
     for (int i = tensor.ndim - 1; i >= 0; --i) {
       const int64_t stride = tensor.strides == nullptr ? dense : tensor.strides[i];
       dense *= tensor.shape[i];
-      if (tensor.shape[i] != 1 && stride != strides[i]) return false;
-      if (i == axis_ ? tensor.shape[i] > room_[i] : tensor.shape[i] != room_[i]) return false;
+      if (tensor.shape[i] != 1 && stride != strides[i]) return std::nullopt;
+      const int64_t room = i == 0 ? room_[0] - first : room_[i];
+      if (i == axis_ || i == 0 ? tensor.shape[i] > room : tensor.shape[i] != room) {
+        return std::nullopt;
+      }
     }
+    return first;
+  }
+
+  /// Takes these rows for a caller, who shows `shown` rows of `sequences` and will show `length`;
+  /// false if they are not free.
+  bool Claim(const NewRows& rows, int64_t first, int64_t sequences, int64_t shown, int64_t length) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (length > room_[axis_]) return false;
+    if (axis_ == 0) sequences = 1;
+    const auto of = [&](const Dims& all, int64_t i) { return all[all.size() == 1 ? 0 : i]; };
+    for (int64_t i = 0; i < sequences; ++i) {
+      if (of(rows.starts, i) < filled_[first + i] || of(rows.starts, i) > shown) return false;
+    }
+    for (int64_t i = 0; i < sequences; ++i) filled_[first + i] = of(rows.ends, i);
     return true;
   }
 
-  /// Takes these rows for a caller, who shows `shown` rows and will show `length`; false if they
-  /// are not free.
-  bool Claim(const NewRows& rows, int64_t shown, int64_t length) {
+  /// Gives back the rows behind these, of the sequences from `first` on.
+  void Release(int64_t first, const Dims& lengths) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (length > room_[axis_] || filled_.size() != rows.starts.size()) return false;
-    for (size_t i = 0; i < filled_.size(); ++i) {
-      if (rows.starts[i] < filled_[i] || rows.starts[i] > shown) return false;
-    }
-    filled_ = rows.ends;
-    return true;
+    std::copy(lengths.begin(), lengths.end(), filled_.begin() + first);
+  }
+
+  static char* Address(const DLTensor& tensor) {
+    return static_cast<char*>(tensor.data) + tensor.byte_offset;
   }
 
  private:
@@ -78,13 +104,14 @@ class CacheBuffer {
   const int64_t axis_;
   std::mutex mutex_;
   Dims filled_;  // rows of each sequence that views may show
+  const size_t bytes_;
   char* const data_;
 };
 
 /// The buffers that live, by their memory.
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const void*, std::weak_ptr<CacheBuffer>> buffers;
+  std::map<const char*, std::weak_ptr<CacheBuffer>> buffers;
 };
 
 Registry& Buffers() {
@@ -100,23 +127,50 @@ CacheBuffer::~CacheBuffer() {
   byoc_free(data_);
 }
 
-std::shared_ptr<CacheBuffer> Find(const DLTensor& tensor) {
+std::shared_ptr<CacheBuffer> NewBuffer(const Dims& room, int64_t axis, const Dims& filled,
+                                       DLDataType dtype) {
+  size_t bytes = dtype.bits / 8;
+  for (int64_t dim : room) bytes *= static_cast<size_t>(dim);
+  auto buffer = std::make_shared<CacheBuffer>(room, axis, filled, bytes);
   std::lock_guard<std::mutex> lock(Buffers().mutex);
-  auto found = Buffers().buffers.find(static_cast<char*>(tensor.data) + tensor.byte_offset);
-  return found == Buffers().buffers.end() ? nullptr : found->second.lock();
+  Buffers().buffers[buffer->data()] = buffer;
+  return buffer;
+}
+
+/// Sequences of a buffer, and the first one.
+struct Place {
+  std::shared_ptr<CacheBuffer> buffer;
+  int64_t first = 0;
+
+  char* data() const { return buffer->data() + first * buffer->SequenceBytes(); }
+};
+
+/// Where the rows are that a tensor shows, if they are the first ones of sequences of a buffer.
+std::optional<Place> Find(const DLTensor& tensor, int64_t axis) {
+  const char* address = CacheBuffer::Address(tensor);
+  std::shared_ptr<CacheBuffer> buffer;
+  {
+    std::lock_guard<std::mutex> lock(Buffers().mutex);
+    auto behind = Buffers().buffers.upper_bound(address);
+    if (behind != Buffers().buffers.begin()) buffer = std::prev(behind)->second.lock();
+  }
+  if (buffer == nullptr || !buffer->Holds(address) || buffer->axis() != axis) return std::nullopt;
+  const std::optional<int64_t> first = buffer->FirstShown(tensor);
+  if (!first) return std::nullopt;
+  return Place{std::move(buffer), *first};
 }
 
 /// Shares a buffer with a tensor.
 struct View {
-  std::shared_ptr<CacheBuffer> buffer;
-  void AllocData(DLTensor* tensor) { tensor->data = buffer->data(); }
+  Place place;
+  void AllocData(DLTensor* tensor) { tensor->data = place.data(); }
   void FreeData(DLTensor*) {}
 };
 
-ffi::Tensor ViewOf(std::shared_ptr<CacheBuffer> buffer, const Dims& shape, DLDataType dtype) {
-  const Dims strides = buffer->Strides();
+ffi::Tensor ViewOf(Place place, const Dims& shape, DLDataType dtype) {
+  const Dims strides = place.buffer->Strides();
   return ffi::Tensor::FromNDAllocStrided(
-      View{std::move(buffer)}, ffi::ShapeView(shape.data(), shape.size()),
+      View{std::move(place)}, ffi::ShapeView(shape.data(), shape.size()),
       ffi::ShapeView(strides.data(), strides.size()), dtype, DLDevice{kDLCPU, 0});
 }
 
@@ -157,20 +211,17 @@ void Copy(const DLTensor& from, char* to, const Dims& to_strides) {
   });
 }
 
-/// Rows behind the end of a sequence that the tensor did not have before and nobody writes are 0.
-void ClearGaps(const CacheBuffer& buffer, const Dims& shape, int64_t before, const NewRows& rows,
-               int64_t width) {
-  const int64_t axis = buffer.axis(), length = shape[axis];
+/// Rows of each sequence, or of all, that the tensor shows and nobody has written are 0.
+void ClearGaps(const Place& place, const Dims& shape, const Dims& written, int64_t width) {
+  const int64_t axis = place.buffer->axis(), length = shape[axis];
   int64_t heads = 1, row = width;
   for (int64_t i = 0; i < axis; ++i) heads *= shape[i];
   for (size_t i = axis + 1; i < shape.size(); ++i) row *= shape[i];
-  const int64_t room = buffer.Strides()[axis > 0 ? axis - 1 : 0] * width / row;
-  const auto sequences = static_cast<int64_t>(rows.starts.size());
+  const auto sequences = static_cast<int64_t>(written.size());
   for (int64_t head = 0; head < heads; ++head) {
-    const auto of = static_cast<size_t>(head * sequences / heads);
-    const int64_t end = rows.starts[of] <= before ? std::max(before, rows.ends[of]) : before;
+    const int64_t end = written[head * sequences / heads];
     if (end < length) {
-      std::memset(buffer.data() + (head * room + end) * row, 0,
+      std::memset(place.data() + (head * place.buffer->rows() + end) * row, 0,
                   static_cast<size_t>((length - end) * row));
     }
   }
@@ -188,26 +239,53 @@ ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis,
   if (!uses_caches || elements == 0) {
     return DenseTensor(shape, past.dtype);
   }
-  std::shared_ptr<CacheBuffer> buffer = rows == 0 ? nullptr : Find(past);
-  if (buffer == nullptr || !buffer->Shows(past) || buffer->axis() != axis ||
-      !buffer->Claim(new_rows, rows, length)) {
+  std::optional<Place> place = Find(past, axis);
+  if (!place || !place->buffer->Claim(new_rows, place->first, shape[0], rows, length)) {
     Dims room = shape;
-    room[axis] = CacheCapacity(length);
-    const auto bytes = static_cast<size_t>(elements / length * room[axis] * past.dtype.bits / 8);
-    buffer = std::make_shared<CacheBuffer>(room, axis, new_rows.ends, bytes);
-    {
-      std::lock_guard<std::mutex> lock(Buffers().mutex);
-      Buffers().buffers[buffer->data()] = buffer;
-    }
-    if (rows != 0) Copy(past, buffer->data(), buffer->Strides());
+    room[axis] = std::max(CacheCapacity(length), place ? place->buffer->rows() : 0);
+    place = Place{NewBuffer(room, axis, new_rows.ends, past.dtype)};
+    if (rows != 0) Copy(past, place->data(), place->buffer->Strides());
   }
-  ClearGaps(*buffer, shape, rows, new_rows, past.dtype.bits / 8);
-  return ViewOf(std::move(buffer), shape, past.dtype);
+  Dims written = new_rows.ends;  // of what the tensor did not show before
+  for (size_t i = 0; i < written.size(); ++i) {
+    written[i] = new_rows.starts[i] <= rows ? std::max(rows, written[i]) : rows;
+  }
+  ClearGaps(*place, shape, written, past.dtype.bits / 8);
+  return ViewOf(*std::move(place), shape, past.dtype);
 }
 
-bool IsCache(const DLTensor& tensor, int64_t axis) {
-  const std::shared_ptr<CacheBuffer> buffer = Find(tensor);
-  return buffer != nullptr && buffer->axis() == axis && buffer->Shows(tensor);
+int64_t CacheRows(const DLTensor& tensor, int64_t axis) {
+  const std::optional<Place> place = Find(tensor, axis);
+  return place ? place->buffer->rows() : 0;
+}
+
+ffi::Tensor NewCache(const ffi::Shape& room, int64_t axis, DLDataType dtype) {
+  const Dims shape(room.begin(), room.end());
+  if (axis < 1 || axis >= static_cast<int64_t>(shape.size()) ||
+      *std::min_element(shape.begin(), shape.end()) < 1) {
+    Fail(ErrorKind::kInput, "there is no cache with room for nothing");
+  }
+  return ViewOf({NewBuffer(shape, axis, {0}, dtype)}, shape, dtype);
+}
+
+ffi::Tensor ShowCache(const ffi::Tensor& cache, int64_t axis, int64_t first,
+                      const ffi::Shape& lengths) {
+  const DLTensor& whole = *cache.GetDLTensorPtr();
+  std::optional<Place> place = Find(whole, axis);
+  const Dims rows(lengths.begin(), lengths.end());
+  const auto sequences = static_cast<int64_t>(rows.size());
+  if (!place || rows.empty() || first < 0 || first + sequences > whole.shape[0] ||
+      *std::min_element(rows.begin(), rows.end()) < 0 ||
+      *std::max_element(rows.begin(), rows.end()) > whole.shape[axis]) {
+    Fail(ErrorKind::kInput, "no cache has ", sequences, " sequences behind ", first);
+  }
+  place->first += first;
+  place->buffer->Release(place->first, rows);
+  Dims shape(whole.shape, whole.shape + whole.ndim);
+  shape[0] = sequences;
+  shape[axis] = *std::max_element(rows.begin(), rows.end());
+  ClearGaps(*place, shape, rows, whole.dtype.bits / 8);
+  return ViewOf(*std::move(place), shape, whole.dtype);
 }
 
 }  // namespace tvm_byoc_dnnl

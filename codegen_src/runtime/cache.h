@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors that grow along one axis, in buffers with room for more rows. A tensor is a view of the
-// first rows of a buffer; what it shows never changes, because new rows are written behind those of
-// all views. Sequences of one tensor may have different lengths: the rows behind the own end of one
-// belong to nobody, and the next rows of the sequence may be written there.
+// first rows of sequences of a buffer; what it shows never changes, because new rows are written
+// behind those of all views, unless the owner of the buffer gives rows back. Sequences of one
+// tensor may have different lengths: the rows behind the own end of one belong to nobody, and the
+// next rows of the sequence may be written there.
 #ifndef TVM_BYOC_DNNL_RUNTIME_CACHE_H_
 #define TVM_BYOC_DNNL_RUNTIME_CACHE_H_
 
@@ -33,8 +34,17 @@ struct NewRows {
 tvm::ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis,
                            const NewRows& rows);
 
-/// Whether a tensor is a view of the first rows of such a buffer, along this axis.
-bool IsCache(const DLTensor& tensor, int64_t axis);
+/// The rows that the buffer has room for of which a tensor shows the first ones, along this axis; 0
+/// if it shows none.
+int64_t CacheRows(const DLTensor& tensor, int64_t axis);
+
+/// All of a new buffer, for an owner who has views of its sequences made.
+tvm::ffi::Tensor NewCache(const tvm::ffi::Shape& room, int64_t axis, DLDataType dtype);
+
+/// So many rows of some sequences, for the owner of a whole cache: what else shows further rows of
+/// these will not be read any more. Rows that others have more of are 0.
+tvm::ffi::Tensor ShowCache(const tvm::ffi::Tensor& cache, int64_t axis, int64_t first,
+                           const tvm::ffi::Shape& lengths);
 
 }  // namespace tvm_byoc_dnnl
 

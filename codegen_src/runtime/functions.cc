@@ -146,7 +146,15 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.Info", Info)
       .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
       .def("tvm_byoc_dnnl.MakePlans", MakePlans)
-      .def("tvm_byoc_dnnl.UseCaches", UseCaches);
+      .def("tvm_byoc_dnnl.UseCaches", UseCaches)
+      .def("tvm_byoc_dnnl.NewCache",
+           [](const ffi::Shape& room, int64_t axis, DLDataType dtype) {
+             return Guarded([&] { return NewCache(room, axis, dtype); });
+           })
+      .def("tvm_byoc_dnnl.ShowCache",
+           [](const ffi::Tensor& cache, int64_t axis, int64_t first, const ffi::Shape& lengths) {
+             return Guarded([&] { return ShowCache(cache, axis, first, lengths); });
+           });
 }
 
 }  // namespace

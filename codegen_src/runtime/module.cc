@@ -164,7 +164,8 @@ class RegionModule final : public ffi::ModuleObj {
       Fail(ErrorKind::kInput, graph.name, ": got ", args.size(), " arguments, expected ", expected,
            " (", graph.inputs.size(), " inputs and ", graph.outputs.size(), " outputs)");
     }
-    const std::vector<bool> caches = GrowingCaches(args);
+    int64_t capacity = 0;
+    const std::vector<bool> caches = GrowingCaches(args, &capacity);
     std::vector<void*> inputs(graph.inputs.size());
     std::vector<const DLTensor*> tensors(graph.inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -180,7 +181,7 @@ class RegionModule final : public ffi::ModuleObj {
     const std::vector<int64_t> symbols = Symbols(args, tensors);
     int64_t length = 0;
     const bool whole = makes_plans || report != nullptr;
-    std::shared_ptr<const Plan> plan = PlanFor(symbols, caches, whole, &length);
+    std::shared_ptr<const Plan> plan = PlanFor(symbols, capacity, whole, &length);
     auto shape_of = [&](int id) {
       return length > 0 ? Evaluate(graph.tensors[id].shape, symbols) : plan->shapes()[id];
     };
@@ -208,7 +209,8 @@ class RegionModule final : public ffi::ModuleObj {
     } else if (makes_plans) {
       plan->Run(inputs, outputs);
     } else {
-      region_.Run(*plan, inputs, outputs, [&] { return PlanFor(symbols, caches, whole, &length); });
+      region_.Run(*plan, inputs, outputs,
+                  [&] { return PlanFor(symbols, capacity, whole, &length); });
     }
   }
 
@@ -274,17 +276,22 @@ class RegionModule final : public ffi::ModuleObj {
     return Dims(places, places + sequences);
   }
 
-  /// Of inputs and outputs, those that are caches in buffers with room; none if one is not.
-  std::vector<bool> GrowingCaches(const ffi::PackedArgs& args) const {
+  /// Of inputs and outputs, those that are caches in buffers with room for equally many rows; none
+  /// if one is not, and the capacity is 0.
+  std::vector<bool> GrowingCaches(const ffi::PackedArgs& args, int64_t* capacity) const {
     const size_t inputs = region_.graph().inputs.size();
     std::vector<bool> none(args.size(), false), result = none;
+    int64_t room = 0;
     if (!region_.region().growth()) return none;
     for (const Growth::Cache& cache : region_.region().growth()->caches) {
       const size_t output = inputs + cache.output;
       std::optional<DLTensor*> tensor = args[static_cast<int>(output)].try_cast<DLTensor*>();
-      if (!tensor || *tensor == nullptr || !IsCache(**tensor, cache.axis)) return none;
+      const int64_t rows = tensor && *tensor != nullptr ? CacheRows(**tensor, cache.axis) : 0;
+      if (rows == 0 || (room != 0 && rows != room)) return none;
+      room = rows;
       result[cache.input] = result[output] = true;
     }
+    *capacity = room;
     return result;
   }
 
@@ -300,13 +307,12 @@ class RegionModule final : public ffi::ModuleObj {
 
   /// The plan for these sizes (`whole`: not plans of smaller batches); with caches in buffers, one
   /// for all lengths that these have room for, and the length.
-  std::shared_ptr<const Plan> PlanFor(const std::vector<int64_t>& symbols,
-                                      const std::vector<bool>& caches, bool whole,
-                                      int64_t* length) {
+  std::shared_ptr<const Plan> PlanFor(const std::vector<int64_t>& symbols, int64_t capacity,
+                                      bool whole, int64_t* length) {
     std::shared_ptr<const Plan> plan;
-    if (std::find(caches.begin(), caches.end(), true) != caches.end()) {
+    if (capacity > 0) {
       *length = Evaluate(region_.region().growth()->length, symbols);
-      plan = region_.region().GrowingPlanFor(symbols, CacheCapacity(*length));
+      plan = region_.region().GrowingPlanFor(symbols, capacity);
     } else {
       plan = region_.PlanToRun(symbols, whole);
     }

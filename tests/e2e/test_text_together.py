@@ -15,7 +15,8 @@ import pytest
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.text import stream as streams
-from tvm_byoc_dnnl.text.conversation import Conversation, Decoder
+from tvm_byoc_dnnl.text.caches import Conversation
+from tvm_byoc_dnnl.text.conversation import Decoder
 
 from .test_text import CONTEXT, KINDS, TOKENS, write
 
@@ -137,13 +138,41 @@ def test_texts_join_and_leave_at_any_step(generator: byoc.TextGenerator) -> None
                     decoder.read([of[name]])
                 of[name].unread.append(token)
         got = decoder.read([shared[name] for name in names])
-        held = dict(decoder._caches)
-        assert len(held) == (len(decoder._empty) if len(names) > 1 else 0)
+        (held,) = (g for g in decoder.caches._groups if {*g.members} == {shared[name] for name in names})
+        caches = dict(held.caches)
         for name, row in zip(names, got, strict=True):
             (want,) = decoder.read([alone[name]])  # those of the batch stay where they are
             np.testing.assert_allclose(row, want, rtol=0, atol=1e-4 * np.abs(want).max())
-        assert all(decoder._caches[past] is cache for past, cache in held.items())
-    decoder.forget()
+        assert all(held.caches[past] is cache for past, cache in caches.items())
+    decoder.caches.clear()
+
+
+#: who is read, who is over before, and how many of those that were read before get another place
+TURNS = [("a", "", 0), ("b", "", 1), ("ab", "", 0), ("c", "", 2), ("abc", "", 0), ("d", "", 0), ("abcd", "", 0)]
+TURNS += [("bcd", "a", 0), ("e", "", 0), ("bcde", "", 0), ("ecb", "d", 0), ("f", "", 0), ("ebcf", "", 0)]
+TURNS += [("ebf", "", 2), ("ebcf", "", 0)]
+
+
+def test_caches_stay_where_they_are_when_texts_join_and_leave(generator: byoc.TextGenerator) -> None:
+    decoder, tokens = generator._turns._decoder, np.random.default_rng(4)
+    caches, texts = decoder.caches, {}
+    caches.clear()
+    for names, over, moved in TURNS:
+        for name in over:
+            texts[name].is_over = True
+        old = next(iter(caches._memory.values()), None)
+        before = {name: text.slot for name, text in texts.items()}
+        texts |= {name: Conversation(tokens.integers(2, TOKENS, 5)) for name in names if name not in texts}
+        for name in names:
+            texts[name].unread = texts[name].unread or [3]
+        decoder.read([texts[name] for name in names])
+        is_new = next(iter(caches._memory.values())) is not old
+        others = before.keys() - {name for name in texts if texts[name].is_over}
+        assert sum(is_new or before[name] != texts[name].slot for name in others) == moved, names
+        assert len({texts[name].slot for name in {*others, *names}}) == len({*others, *names})
+        (group,) = (g for g in caches._groups if {*g.members} == {texts[name] for name in names})
+        assert all(np.may_share_memory(group.caches[past], caches._memory[past]) for past in decoder._runner.grown)
+    caches.clear()
 
 
 # ---------------------------------------------------------------- models of other kinds

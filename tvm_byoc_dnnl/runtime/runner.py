@@ -104,6 +104,8 @@ class Runner(BaseRunner):
             InputPlan(info, i not in unaligned, self._views if i in grown else None)
             for i, info in enumerate(self.inputs)
         ]
+        #: names of the inputs to which compiled code may append in place
+        self.grown = frozenset(info.name for i, info in enumerate(self.inputs) if i in grown)
         self._symbols = SymbolPlan(self.inputs)
         if not all(i.is_static for i in self.inputs):
             machines.pooled = False

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..core.errors import ByocError, InputError
 from ..core.tensor_info import TensorInfo
 from ..runtime.runner import Runner
+from .caches import Caches, Conversation
 from .folder import Folder
 
-__all__ = ["Conversation", "Decoder"]
+__all__ = ["Decoder"]
 
 #: tokens of a prompt that are computed at once: what is computed of all of them is in memory
 _BLOCK = 512
 #: of logits: a part of the largest one, by which those of a step of two may differ from those of a step of one
 _TOLERANCE = 1e-2
-
-
-class Conversation:
-    """Tokens that a decoder has read, or is to read.
-
-    Attributes
-    ----------
-    unread : list of int
-        Tokens that come next.
-    length : int
-        The number of those that were read.
-    caches : dict
-        Name of the input → what the decoder keeps of them; only while it has no part in the batch.
-    """
-
-    def __init__(self, unread: Iterable[int]) -> None:
-        self.unread, self.length = list(unread), 0
-        self.caches: dict[str, np.ndarray] = {}
 
 
 class Decoder:
@@ -71,9 +54,8 @@ class Decoder:
                 f"the tokenizer does not fit {folder.model}: it has the token {largest}, and the model logits for "
                 f"{logits} tokens; take the tokenizer.json of the same model"
             )
-        self._empty = {past: _empty(inputs[past], outputs[present], folder) for past, present in self._pairs.items()}
-        self._batch: list[Conversation] = []  # of the last step of several
-        self._caches: dict[str, np.ndarray] = {}  # of all of them
+        empty = {past: _empty(inputs[past], outputs[present], folder) for past, present in self._pairs.items()}
+        self.caches = Caches(empty, runner.grown)
 
     def read(self, conversations: list[Conversation]) -> np.ndarray:
         """Read further tokens; gives the logits [conversation, vocabulary] behind the last of these.
@@ -83,57 +65,31 @@ class Decoder:
         conversations : list of Conversation
             One, of which at most a block is read; or several with one token each.
         """
-        ids = np.array([c.unread[:_BLOCK] for c in conversations], "int64")
-        rows = ids.shape[1]
-        before = np.array([[c.length] for c in conversations])
+        rows = min(len(conversations[0].unread), _BLOCK)
+        group = self.caches.group(conversations, rows)
+        members = sorted(conversations, key=lambda c: c.slot)
+        before = np.array([[c.length] for c in members])
         roles = {
-            "input_ids": ids,
+            "input_ids": np.array([c.unread[:rows] for c in members], "int64"),
             "attention_mask": (np.arange(before.max() + rows) < before + rows).astype("int64"),
             "position_ids": before + np.arange(rows),
         }
         feeds = {i.name: roles[role].astype(i.dtype, copy=False) for role, i in self._inputs.items()}
-        results = self._runner.named(feeds | self._gathered(conversations))
-        caches = {past: results[present] for past, present in self._pairs.items()}
-        if self._batch == conversations:
-            self._caches = caches
-        else:
-            conversations[0].caches = caches
-        for c in conversations:
+        results = self._runner.named(feeds | group.caches)
+        group.caches = {past: results[present] for past, present in self._pairs.items()}
+        for c in members:
             c.length += rows
             del c.unread[:rows]
-        return np.asarray(results[self._logits][:, -1])
-
-    def _gathered(self, conversations: list[Conversation]) -> dict[str, np.ndarray]:
-        """Their caches. The batch stays as it is while one that has no part in it reads its prompt."""
-        first, *others = conversations
-        if self._batch != conversations and (others or first in self._batch):
-            self.forget()
-            if others:
-                own = [c.caches or self._empty for c in conversations]
-                self._caches = {past: _stacked([caches[past] for caches in own]) for past in self._empty}
-                self._batch = [*conversations]
-                for c in conversations:
-                    c.caches = {}
-        return self._caches if self._batch == conversations else first.caches or self._empty
-
-    def forget(self) -> None:
-        """There is no batch: each conversation has its own part of the caches."""
-        for row, c in enumerate(self._batch):
-            c.caches = {past: self._part(past, a, row, c.length) for past, a in self._caches.items()}
-        self._batch, self._caches = [], {}
-
-    def _part(self, past: str, cache: np.ndarray, row: int, length: int) -> np.ndarray:
-        """What one sequence has of a cache."""
-        grown = [slice(None if size else length) for size in self._empty[past].shape[1:]]
-        place = (slice(row, row + 1), *grown)
-        return cache[place]
+        return np.asarray(results[self._logits][[members.index(c) for c in conversations], -1])
 
     @functools.cached_property
     def joins(self) -> bool:
         """Whether sequences of different lengths may share a step: each of two has the logits that it has alone."""
 
+        read_ones: list[Conversation] = []
+
         def read(tokens: Sequence[int]) -> Conversation:
-            made = Conversation(tokens)
+            read_ones.append(made := Conversation(tokens))
             self.read([made])
             made.unread.append(2)
             return made
@@ -145,17 +101,9 @@ class Decoder:
         except ByocError:  # a model of one sequence
             return False
         finally:
-            self.forget()
+            for made in read_ones:
+                made.is_over = True
         return bool(np.abs(together - alone).max() <= _TOLERANCE * np.abs(alone).max())
-
-
-def _stacked(caches: Sequence[np.ndarray]) -> np.ndarray:
-    """The caches of several sequences; rows that some have more of are 0 in the others."""
-    sizes = [max(of) for of in zip(*(c.shape[1:] for c in caches), strict=True)]
-    made = np.zeros([len(caches), *sizes], caches[0].dtype)
-    for row, cache in zip(made, caches, strict=True):
-        row[tuple(map(slice, cache.shape[1:]))] = cache[0]
-    return made
 
 
 def _empty(past: TensorInfo, present: TensorInfo, folder: Folder) -> np.ndarray:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ..core.errors import InputError
-from .conversation import Conversation, Decoder
+from .caches import Conversation
+from .conversation import Decoder
 from .sampling import Pieces
 
 Choice = Callable[[np.ndarray], int]
@@ -179,7 +180,7 @@ class Turns:
 
     def leave(self, text: Text) -> None:
         """No token of this text is needed any more."""
-        text.is_over = True
+        text.is_over = text.conversation.is_over = True
         with self._changed:
             if not self._is_busy:
                 self._tidy()
@@ -192,7 +193,7 @@ class Turns:
         texts = self._open()
         self._texts = list(map(weakref.ref, texts))
         if not texts:
-            self._decoder.forget()
+            self._decoder.caches.clear()
 
     def _turn(self, own: Text, texts: Sequence[Text]) -> None:
         """A block of the first prompt that is not read, and then a step, if this text needs one."""
@@ -206,7 +207,7 @@ class Turns:
         if others and not self._decoder.joins:
             others = []
         chosen = {id(text) for text in (own, *others[: self._most - 1])}
-        self._advance([text for text in texts if id(text) in chosen])  # in the same order as before: nothing is copied
+        self._advance([text for text in texts if id(text) in chosen])
 
     def _advance(self, texts: Sequence[Text]) -> None:
         started = time.perf_counter()
