@@ -226,6 +226,33 @@ def test_a_small_constant_of_a_dtype_that_numpy_lacks(kind: str) -> None:
     np.testing.assert_array_equal(run(module, x)[0], x + np.array([0.5, -1.0, 2.0], "float32"))
 
 
+def _sparse(places: Any, name: str = "w") -> onnx.SparseTensorProto:
+    values, indices = np.array([0.5, -1.0, 2.0], "float32"), np.array(places)
+    return helper.make_sparse_tensor(
+        onnx.numpy_helper.from_array(values, name), onnx.numpy_helper.from_array(indices), [2, 3]
+    )
+
+
+@pytest.mark.parametrize("places", [[0, 4, 5], [[0, 0], [1, 1], [1, 2]]], ids=["counted", "by axes"])
+@pytest.mark.parametrize("where", ["initialiser", "in a branch", "node"])
+def test_sparse_constants(where: str, places: Any) -> None:
+    sparse = _sparse(places)
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    nodes = [node("Add", ["x", "w"], ["y"])]
+    if where == "node":
+        nodes.insert(0, node("Constant", [], ["w"], sparse_value=sparse))
+    graph = helper.make_graph(nodes, "g", value[:1], value[1:], sparse_initializer=[] if where == "node" else [sparse])
+    if where == "in a branch":
+        graph.ClearField("input")
+        branches = {"then_branch": graph, "else_branch": graph}
+        graph = helper.make_graph([node("If", ["c"], ["y"], **branches)], "g", value[:1], value[1:])
+        graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    x, more = rand(2, 3), [np.array(True)] * (where == "in a branch")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    want = x + np.array([[0.5, 0, 0], [0, -1, 2]], "float32")
+    np.testing.assert_array_equal(run(to_relax(model), x, *more)[0], want)
+
+
 @pytest.mark.parametrize(
     "nodes",
     [

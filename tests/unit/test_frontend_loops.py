@@ -257,6 +257,24 @@ def test_parts_of_other_shapes_cannot_be_stacked() -> None:
         runner(np.array(2), rand(2))
 
 
+def test_a_state_of_another_rank_is_refused_by_the_round() -> None:
+    """A branch that no call takes does no harm; such are what exporters write for sizes that are never 1."""
+    same, wider = (
+        body([node("Identity", ["v"], ["p"])], [], ["p"]),
+        body([node("Unsqueeze", ["v", "a"], ["q"])], [], ["q"]),
+    )
+    nodes = [goes_on(), node("If", ["c"], ["w"], then_branch=same, else_branch=wider)]
+    inner = body(nodes, ["k", "go", "v"], ["on", "w"])
+    inputs = {"n": (), "c": (), "x": (2,)}
+    runner = Runner(
+        compile(onnx_model([loop(inner, ["n", "", "x"], ["y"])], inputs, {"a": np.array([0])}, dtypes=TYPES))
+    )
+    x = rand(2)
+    np.testing.assert_array_equal(runner(np.array(2), np.array(True), x), x)
+    with pytest.raises(InputError, match="needs 1 dims where a tensor has 2"):
+        runner(np.array(2), np.array(False), x)
+
+
 def test_emitted_source_has_no_loops() -> None:
     with pytest.raises(UnsupportedError, match=r"Loop \(node `rounds`\).* compile without output"):
         compile(TWICE, output="source")

@@ -55,6 +55,7 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray], int, d
     "NaN of bfloat16": ("IsNaN", {"x": SPECIAL.astype(_HALF)}, {}, 20, {}),
     "infinities of float8": ("IsInf", {"x": SPECIAL.astype(ml_dtypes.float8_e5m2)}, {}, 20, {"detect_positive": 0}),
     "signs of bfloat16": ("Sign", {"x": SPECIAL.astype(_HALF)}, {}, 13, {}),
+    "slopes of bfloat16": ("PRelu", {"x": SPECIAL.astype(_HALF)}, {"s": np.array([0.25], _HALF)}, 16, {}),
     "the largest of no truth values": ("ReduceMax", {"x": np.zeros((3, 0), bool)}, {"axes": np.array([1])}, 20, {}),
     "infinities among exponents": ("ReduceLogSumExp", {"x": np.array([[1, np.inf], [-np.inf, 2]], "float32")},
                                    {"axes": np.array([1])}, 20, {}),

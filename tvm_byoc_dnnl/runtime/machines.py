@@ -116,6 +116,8 @@ def fault_of_sizes(message: str, is_static: bool) -> str | None:
         numbers = re.search(r"\((\d+) vs\. (\d+)\)", message)
         where = f", which needs {numbers[2]} where it has {numbers[1]}" if numbers else ""
         return f"the sizes of the inputs do not fit the model{where}"
+    if rank := re.search(r"expect Tensor with ndim (\d+) but get (\d+)", message):
+        return f"the sizes of the inputs do not fit the model, which needs {rank[1]} dims where a tensor has {rank[2]}"
     if NO_MEMORY.search(message) and not is_static:
         return (
             "the sizes of the inputs do not fit the model, which makes of them a tensor that is larger than the "

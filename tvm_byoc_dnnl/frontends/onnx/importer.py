@@ -40,7 +40,7 @@ from .inputs import (
 )
 from .scope import Plan, Scope, opsets_of
 from .structure import check_structure
-from .value import Value
+from .value import Value, dense
 from .walk import Missing, Shared, Walk, built
 
 _Read = TypeVar("_Read")
@@ -143,6 +143,7 @@ def to_module(
     def read(walk: Walk) -> Any:
         scope = Scope(opsets_of(model.opset_import))
         scope.lazy.update({t.name: _constant(t) for t in model.graph.initializer})
+        scope.names.update({t.values.name: Value(known=dense(t)) for t in model.graph.sparse_initializer})
         scope.lazy.update({name: _weight(array, weights) for name, array in weights.items()})
         scope.names.update({i.name: Value(p, dtype=_dtype(i)) for i, p in zip(inputs, params, strict=True)})
         _solve(walk, scope, shapes)

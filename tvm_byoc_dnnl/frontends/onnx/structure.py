@@ -111,6 +111,7 @@ def _check_graph(graph: onnx.GraphProto, known: Collection[str], opset: int, dep
             for tensor in inner.initializer:
                 _check_tensor(tensor, f"the constant `{tensor.name}` inside of {_where(node)}")
             own = {t.name for t in inner.initializer} | {i.name for i in inner.input}
+            own |= {t.values.name for t in inner.sparse_initializer}
             _check_graph(inner, defined | own, opset, depth + 1)
     for output in graph.output:
         if output.name not in defined or not output.name:
@@ -321,6 +322,7 @@ def captured(node: onnx.NodeProto) -> list[str]:
             continue
         for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
             own = {value.name for values in (graph.input, graph.initializer) for value in values}
+            own |= {t.values.name for t in graph.sparse_initializer}
             own |= {name for inner in graph.node for name in inner.output}
             read = [name for inner in graph.node for name in (*inner.input, *captured(inner))]
             found += [name for name in (*read, *(o.name for o in graph.output)) if name not in own]

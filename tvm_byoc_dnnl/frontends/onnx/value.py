@@ -280,6 +280,14 @@ class Node:
 _OF = onnx.AttributeProto
 
 
+def dense(tensor: onnx.SparseTensorProto) -> np.ndarray:
+    """All numbers of a sparse tensor: its places are counted through the whole, or have a number for each axis."""
+    values, places = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
+    found = np.zeros(tuple(tensor.dims), values.dtype)
+    found[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, found.shape)] = values
+    return found
+
+
 def decoded(attribute: onnx.AttributeProto) -> Any:
     kind = attribute.type
     if kind == _OF.INT:
@@ -292,6 +300,8 @@ def decoded(attribute: onnx.AttributeProto) -> Any:
         return attribute.s.decode()
     if kind == _OF.TENSOR:
         return numpy_helper.to_array(attribute.t)
+    if kind == _OF.SPARSE_TENSOR:
+        return dense(attribute.sparse_tensor)
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()

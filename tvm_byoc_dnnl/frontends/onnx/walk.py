@@ -28,7 +28,7 @@ from .scope import Boundary, Plan, Scope, opsets_of
 from .standard import definition_of, folded, has_definition
 from .structure import DEFAULT_DOMAINS
 from .table import NEWEST, Entry, entries, entry_of, outputs
-from .value import Node, Value, Ways, decoded
+from .value import Node, Value, Ways, decoded, dense
 from .whole import declare_whole, emit_whole
 
 __all__ = ["Missing", "Shared", "Walk", "built", "walk_into"]
@@ -113,6 +113,8 @@ class Walk:
         scope.names.update({given.name: value for given, value in zip(graph.input, inputs, strict=False)})
         for tensor in graph.initializer:
             scope.names.setdefault(tensor.name, Value(known=numpy_helper.to_array(tensor)))
+        for sparse in graph.sparse_initializer:
+            scope.names.setdefault(sparse.values.name, Value(known=dense(sparse)))
         results = [o.name for o in graph.output]
         return [v for v in self.graph(scope, Plan(graph.node, results), results) if v is not None]
 

@@ -264,7 +264,7 @@ def _prelu(e: Emit, node: Node) -> Any:
     x, slope = e.broadcast(*_aligned(e, node))
     rank = len(x.sizes)
     wide = [axis for axis, d in enumerate(slope.sizes) if d != 1]
-    if not rank or _is_integer(x) or len(wide) > 1 or len(slope.sizes) > rank:
+    if not rank or x.dtype not in ("float16", "float32", "float64") or len(wide) > 1 or len(slope.sizes) > rank:
         return e.where(x < 0, x * slope, x)
     if not wide:
         return e.prelu(x, e.reshape(slope, [1]), axis=rank - 1)

@@ -337,7 +337,7 @@ _DTYPES = {"value_float": "float32", "value_floats": "float32", "value_int": "in
 
 def _constant_value(node: Node) -> Any:
     (name,) = node.attrs
-    if name == "value":
+    if name in ("value", "sparse_value"):
         return node.attr(name)
     if name not in _DTYPES:
         raise node.refused(f"has the attribute {name}")
