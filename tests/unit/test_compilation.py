@@ -25,7 +25,7 @@ def alone() -> Iterator[None]:
 def test_what_is_inside_of_a_compilation_is_part_of_it() -> None:
     with compiling() as outer, compiling() as inner:
         assert inner is outer is current()
-        assert not outer.is_by_hand and outer.lowered == {} == outer.answers
+        assert not outer.is_by_hand and outer.regions == {} == outer.answers
 
 
 @pytest.mark.parametrize("ends", ["well", "with an error"])
@@ -41,7 +41,7 @@ def test_a_compilation_ends(ends: str) -> None:
     except ZeroDivisionError:
         pass
     assert cause_of("what was said") is None
-    assert current().is_by_hand and current().lowered is None and "a question" not in current().answers
+    assert current().is_by_hand and current().regions is None and "a question" not in current().answers
 
 
 def test_the_first_error_of_a_text_is_kept_and_by_hand_the_last() -> None:

@@ -59,13 +59,7 @@ class CachedExecutable(ByocExecutable):
         return self.mod
 
     def export_library(self, file_name: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Copy the library; a file of the same name is replaced as by `ByocExecutable.export_library`.
-
-        Raises
-        ------
-        ExportError
-            If it cannot be written, or is to be linked in another way than it was.
-        """
+        """Copy the library; `ExportError` if it is to be linked in another way than it was."""
         if any(value is not None for value in kwargs.values()) or Path(file_name).suffix == ".tar":
             asked = ", ".join(kwargs) or "an archive"
             raise ExportError(
@@ -79,9 +73,8 @@ class CachedExecutable(ByocExecutable):
 class ModelCache:
     """A folder of compiled models, made if it does not exist.
 
-    An entry is used if it is a file of this user (or of root), and says itself that it was made from this key. Whatever
-    else has its name is replaced, and nothing outside of the folder is. A folder to which others can write is not used,
-    because whoever can write to it decides what is run.
+    An entry is used if it is a file of this user (or of root), and says itself that it was made from this key. A folder
+    to which others can write is not used: whoever can write to it decides what is run.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -144,7 +137,6 @@ class ModelCache:
         return content_key([self._compilers[compiler], content])
 
     def _found(self, path: Path, load: Callable[[BinaryIO], _Entry]) -> _Entry | None:
-        """The entry, if there is one that can be used."""
         try:
             with opened(path, follow=False) as file:
                 if (reason := _stranger(os.fstat(file.fileno()))) is not None:
@@ -192,12 +184,7 @@ def _warn_once(message: str) -> None:
 def key_of(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[str, Any]) -> str:
     """A name for the content of a model, the arguments of `compile`, and the software and CPU that compile it.
 
-    ``arguments`` are those besides the compiler that change what is compiled.
-
-    Raises
-    ------
-    InputError
-        If the model's content, or the source of a backend, cannot be read.
+    `InputError` if the model's content, or the source of a backend, cannot be read.
     """
     return content_key(_parts(model, compiler, arguments))
 
@@ -220,7 +207,6 @@ def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[
 
 
 def _software(names: Sequence[str]) -> dict[str, Any]:
-    """What compiles for these namespaces."""
     return {
         "package": [__version__, *_own_files()],
         "versions": {name: version_of(name) for name in _PACKAGES} | {"python": sys.version},

@@ -59,13 +59,7 @@ def with_precision(
     options: Options | None,
     arguments: Mapping[str, Any],
 ) -> Options:
-    """``options`` with those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them.
-
-    Raises
-    ------
-    InputError
-        If a value is unknown, or none of the compilers has the option.
-    """
+    """``options`` with those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them."""
     wanted = {}
     for option, allowed in ARGUMENTS.items():
         value = arguments.get(option, allowed[0])
@@ -321,7 +315,6 @@ def _built(
     fallback: bool | str,
     **settings: Any,
 ) -> ByocExecutable:
-    """Import, partition and compile a model."""
     own = OverwritableWeights() if settings["prepare"] and database is None else None  # which prepares the module, too
     mod = with_options(importing(own=own), options)
     builds = source_builds(source_namespaces(mod))
@@ -384,7 +377,6 @@ def _advice(mod: tvm.IRModule) -> str:
 def _with_source(
     compiler: str | Sequence[str] | None, options: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, Mapping[str, Any]]:
-    """The options, with source output of those compilers that have it."""
     names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
     able = [name for name in names if namespace(name).route.makes_source]
     if not able:

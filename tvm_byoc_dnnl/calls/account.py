@@ -41,8 +41,6 @@ _VANISHED = "nothing: fused away"
 
 @dataclass(frozen=True)
 class Primitive:
-    """One node of a lowered region."""
-
     #: position among the region's primitives: calls with the same one are fused
     step: int | None
     #: kind and post-ops: ``"convolution + relu + add"``
@@ -92,7 +90,6 @@ def primitives_of(
 
 
 def notes_of(ns: Namespace, func: Any, options: Mapping[str, Any]) -> str:
-    """What a namespace notes of a region, in one line."""
     if ns.notes is None:
         return ""
     try:
@@ -152,7 +149,6 @@ class BuildLog:
                 self._of_operator.setdefault(operator, []).append(fact)
 
     def of(self, stage: str) -> list[Fact]:
-        """The facts of one stage."""
         return [fact for fact in self._facts if fact.stage == stage]
 
     def about(self, node: Node, compiler: str) -> list[str]:
@@ -183,8 +179,7 @@ def verdicts(
 ) -> tuple[list[Candidate], list[str]]:
     """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
 
-    These are the compilers that were asked before one took the call; of a host call, all of them. ``refused`` are the
-    patterns that matched the call.
+    These were asked before one took the call; of a host call, all were. ``refused`` are the patterns that matched it.
     """
     why = {ns.name: _reasons(ns, node, log, compilation, refused) for ns in namespaces}
     names = list(why)
@@ -234,8 +229,8 @@ def account_of(
 ) -> ReportData:
     """Find who runs each call of a partitioned module, whose regions are those that will be built.
 
-    ``asked`` are the namespaces that were asked, in order of priority. ``with_primitives`` lowers each region once more
-    and asks its library how it runs the result, by these ``times``.
+    ``asked`` are the namespaces, in order of priority. ``with_primitives`` lowers each region once more, and asks its
+    library how it runs the result, by these ``times``.
     """
     usual = usual_sizes(mod)
     flow = read_flow(mod)
@@ -284,7 +279,6 @@ def account_of(
 
 
 def _values(mod: tvm.IRModule, flow: Flow) -> tuple[list[Value], list[Value]]:
-    """The inputs and outputs of ``main``, with the calls that read and make them."""
     if "main" not in mod:
         return [], []
     func = mod["main"]

@@ -73,8 +73,6 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Item:
-    """One field of a tuple that a call returns."""
-
     of: Any
     index: int
     expr: Any
@@ -98,12 +96,10 @@ class Flow:
     result: Source = ()
 
     def symbols(self) -> list[str]:
-        """Names of the symbolic dims, sorted."""
         return sorted({name for n in self.nodes for name in _symbols(n.call.ty)})
 
 
 def nodes_of(source: Source) -> Iterator[Node]:
-    """Calls that a value is made of."""
     if isinstance(source, Node):
         yield source
     elif isinstance(source, Item):
@@ -122,7 +118,6 @@ def _symbols(ty: Any) -> Iterator[str]:
 
 
 def read_flow(mod: tvm.IRModule) -> Flow:
-    """Read every function that stays with TVM, and through them every region."""
     return _Reader(mod).read()
 
 

@@ -13,84 +13,41 @@ from ..core.errors import ArtifactError
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A pattern that matched and was refused, or a form that an operator nearly has, and the reason.
+    """A pattern that matched and was refused, or a form that an operator nearly has, and the reason."""
 
-    Attributes
-    ----------
-    pattern : str
-        ``<namespace>.<name>``.
-    matched, of : int
-        Calls of the pattern that were found, of how many.
-    reason : str
-        The constraint that failed.
-    calls : list of int
-        Ids of the calls that it would have taken.
-    """
-
-    pattern: str
-    matched: int
-    of: int
+    pattern: str  #: ``<namespace>.<name>``
+    matched: int  #: calls of the pattern that were found,
+    of: int  #: of so many
     reason: str
-    calls: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)  #: ids of those that it would have taken
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A compiler that was asked for a call.
-
-    Attributes
-    ----------
-    compiler : str
-        Namespace.
-    reason : str
-        Why it does not take the call; empty where it does, or would.
-    seconds : float or None
-        The time of the region in which the call would be if this compiler came first, if a database knows it.
-    calls : int or None
-        The calls of that region.
-    """
+    """A compiler that was asked for a call; ``reason`` says why it does not take it, and is empty where it would."""
 
     compiler: str
     reason: str = ""
+    #: of the region in which the call would be if this compiler came first, if a database knows it; and its calls
     seconds: float | None = None
     calls: int | None = None
 
 
 @dataclass
 class Called:
-    """A call as the module has it, before anybody is asked about it.
+    """A call as the module has it, before anybody is asked about it."""
 
-    Attributes
-    ----------
-    id : int
-        Position in program order.
-    op, kernel : str
-        Relax operator, and the function that a ``relax.call_tir`` calls.
-    name, function : str
-        Variable that holds the result, and the function in which it stands.
-    onnx_node : str or None
-        Name of the ONNX node that it is made of; its first output's, where the node has none.
-    flops, bytes : int
-        Estimated work; bytes read and written if nothing were fused.
-    output : str
-        Type of the result.
-    attrs : str
-        The operator's attributes.
-    inputs : list of int
-        Calls whose results it reads.
-    """
-
-    id: int
+    id: int  #: position in program order
     op: str
-    name: str
+    name: str  #: of the variable that holds the result
     function: str
     flops: int
-    bytes: int
-    output: str
-    onnx_node: str | None = None
-    kernel: str = ""
+    bytes: int  #: read and written if nothing were fused
+    output: str  #: type of the result
+    onnx_node: str | None = None  #: of which it is made; the name of its first output, where it has none
+    kernel: str = ""  #: the function that a ``relax.call_tir`` calls
     attrs: str = ""
-    inputs: list[int] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)  #: calls whose results it reads
 
     @property
     def label(self) -> str:
@@ -100,82 +57,38 @@ class Called:
 
 @dataclass
 class CallReport(Called):
-    """One call: its compiler and its implementation, or every reason why it stays with TVM.
-
-    Attributes
-    ----------
-    compiler, region : str or None
-        Namespace and region that took it.
-    use : int
-        Which call of the region: equal regions share one function.
-    pattern : str or None
-        Fusion pattern that took it together with others.
-    primitive, implementation : str or None
-        What its library makes of it, ``"convolution + relu"``, and that primitive's implementation on this machine.
-    step : int or None
-        Number of that primitive in its region: calls with the same one are fused.
-    reasons : list of str
-        ``"<compiler>: <why not>"``, one per compiler that was asked and refused.
-    candidates : list of Candidate
-        Every compiler that was asked, in order of priority.
-    near_misses : list of NearMiss
-        Patterns that matched and were refused.
-    """
+    """One call: its compiler and its implementation, or every reason why it stays with TVM."""
 
     compiler: str | None = None
     region: str | None = None
-    use: int = 0
-    pattern: str | None = None
-    primitive: str | None = None
-    implementation: str | None = None
-    step: int | None = None
-    reasons: list[str] = field(default_factory=list)
-    candidates: list[Candidate] = field(default_factory=list)
+    use: int = 0  #: which call of the region: equal regions share one function
+    pattern: str | None = None  #: that took it together with others
+    primitive: str | None = None  #: ``"convolution + relu"``
+    implementation: str | None = None  #: of that primitive on this machine
+    step: int | None = None  #: number of that primitive in its region: calls with the same one are fused
+    reasons: list[str] = field(default_factory=list)  #: ``"<compiler>: <why not>"``
+    candidates: list[Candidate] = field(default_factory=list)  #: every compiler that was asked, in order of priority
     near_misses: list[NearMiss] = field(default_factory=list)
 
 
 @dataclass
 class RegionReport:
-    """One region.
-
-    Attributes
-    ----------
-    ops : int
-        Number of calls.
-    flops, bytes : int
-        Estimated work; bytes that cross its border (arguments, constants and results).
-    reorders : int or None
-        Changes of layout per run that the library adds, ``None`` where it does not say.
-    uses : int
-        How often the region is called: equal regions share one function. The numbers above are of all uses.
-    source_refusal : str
-        Why it stays a module although source was requested; empty where it does not, or where no source was requested.
-    notes : str
-        What its compiler says of it.
-    """
+    """One region; the numbers are of all its uses, as equal regions share one function."""
 
     name: str
     compiler: str
     ops: int
     flops: int
-    bytes: int
-    reorders: int | None = None
+    bytes: int  #: that cross its border: arguments, constants and results
+    reorders: int | None = None  #: changes of layout per run that the library adds, ``None`` where it does not say
     uses: int = 1
-    source_refusal: str = ""
-    notes: str = ""
+    source_refusal: str = ""  #: why it stays a module although source was requested
+    notes: str = ""  #: of its compiler
 
 
 @dataclass(frozen=True)
 class Worth:
-    """The measured time of a model with a compiler and without it: sums over the regions.
-
-    Attributes
-    ----------
-    compiler : str
-        Namespace.
-    seconds, seconds_without : float
-        By the order of priority, and with the other compilers alone.
-    """
+    """The measured time of a model, a sum over regions, by the order of priority and with the other compilers alone."""
 
     compiler: str
     seconds: float
@@ -184,8 +97,6 @@ class Worth:
 
 @dataclass
 class Totals:
-    """Sums over all calls."""
-
     calls: int
     offloaded_calls: int
     flops: int
@@ -196,64 +107,28 @@ class Totals:
 
 @dataclass(frozen=True)
 class Value:
-    """An input or an output of the model.
-
-    Attributes
-    ----------
-    name, type : str
-        Its name, and such as ``float32[1, 3, 224, 224]``.
-    calls : list of int
-        Those that read the input; that which makes the output, where it is one.
-    """
+    """An input or an output of the model, with the calls that read it, or the one that makes it."""
 
     name: str
-    type: str
+    type: str  #: such as ``float32[1, 3, 224, 224]``
     calls: list[int] = field(default_factory=list)
 
 
 @dataclass
 class ReportData:
-    """The calls of a model, with the compiler of each and the reasons.
+    """The calls of a model, with the compiler of each and the reasons; all in program order."""
 
-    Attributes
-    ----------
-    compilers : list of str
-        Who was asked, in order of priority.
-    calls : list of CallReport
-        In program order.
-    regions : list of RegionReport
-        In program order.
-    totals : Totals
-        Sums.
-    advice : list of str
-        What to look at first, most valuable first.
-    symbols : list of str
-        Symbolic dims; each counts as 1 in all numbers.
-    unasked : list of str
-        Compilers whose library could not be asked on this machine.
-    options : dict
-        Compiler → its options, defaults included.
-    model : str
-        Where it came from, for titles.
-    versions : dict
-        Package → version.
-    worth : list of Worth
-        Of each compiler whose regions a database knows with and without it.
-    inputs, outputs : list of Value
-        Of ``main``, in order.
-    """
-
-    compilers: list[str]
+    compilers: list[str]  #: who was asked, in order of priority
     calls: list[CallReport]
     regions: list[RegionReport]
     totals: Totals
-    advice: list[str] = field(default_factory=list)
-    symbols: list[str] = field(default_factory=list)
-    unasked: list[str] = field(default_factory=list)
-    options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    model: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    worth: list[Worth] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)  #: what to look at first, most valuable first
+    symbols: list[str] = field(default_factory=list)  #: symbolic dims; each counts as 1 in all numbers
+    unasked: list[str] = field(default_factory=list)  #: compilers whose library could not be asked on this machine
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)  #: compiler → its options, defaults included
+    model: str = ""  #: where it came from, for titles
+    versions: dict[str, str] = field(default_factory=dict)  #: of packages
+    worth: list[Worth] = field(default_factory=list)  #: of compilers whose regions a database knows with and without it
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
 
@@ -262,7 +137,6 @@ class ReportData:
         return asdict(self)
 
     def host_calls(self) -> Sequence[CallReport]:
-        """Calls that stay with TVM."""
         return [c for c in self.calls if c.compiler is None]
 
 
@@ -277,13 +151,7 @@ def to_bytes(account: ReportData) -> bytes:
 
 
 def from_bytes(data: bytes) -> ReportData:
-    """The report that `to_bytes` was given.
-
-    Raises
-    ------
-    ArtifactError
-        If it is of another version.
-    """
+    """The report that `to_bytes` was given; `ArtifactError` if it is of another version."""
     record = json.loads(zlib.decompress(data))
     version = record.pop("version")
     if version != _VERSION:

@@ -31,13 +31,7 @@ _available: set[str] = set()
 
 
 def load() -> None:
-    """Load the native library if it is not loaded yet. Safe to call from any thread, any number of times.
-
-    Raises
-    ------
-    NativeLibraryError
-        If our library or libgomp is missing or cannot be loaded; it names the paths that were searched and the cure.
-    """
+    """Load the native library once; `NativeLibraryError` names the paths that were searched and the cure."""
     global _handle
     if _handle is not None:
         return
@@ -49,12 +43,10 @@ def load() -> None:
 
 
 def is_loaded() -> bool:
-    """Whether it has been loaded in this process."""
     return _handle is not None
 
 
 def available() -> bool:
-    """Whether the native library can be loaded here."""
     try:
         load()
     except NativeLibraryError:
@@ -63,13 +55,7 @@ def available() -> bool:
 
 
 def function(name: str) -> Callable[..., Any]:
-    """A function of the native library by its registered name, e.g. ``"tvm_byoc_dnnl.Probe"``.
-
-    Raises
-    ------
-    NativeLibraryError
-        If the library is missing or cannot be loaded, or has no such function: then it is of another build.
-    """
+    """A registered function of the native library; `NativeLibraryError` if it, or the library, is missing."""
     import tvm_ffi
 
     load()
@@ -95,18 +81,11 @@ def engines() -> list[str]:
 
 
 def engine_info(name: str) -> dict[str, Any]:
-    """Facts about an engine and its library; loads them if they are not yet.
-
-    Raises
-    ------
-    NativeLibraryError
-        If our library, the engine or a library that it needs is missing or cannot be loaded; it names paths and cure.
-    """
+    """Facts about an engine and its library, which are loaded for it; `NativeLibraryError` names paths and cure."""
     return json.loads(function("tvm_byoc_dnnl.EngineInfo")(name))
 
 
 def engine_available(name: str) -> bool:
-    """Whether the engine can be loaded here."""
     if name not in _available:
         try:
             engine_info(name)
@@ -148,7 +127,7 @@ def advice(error: str) -> str:
 def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
     """Symbol → runtime module, of the regions among these modules and their imports that have such a function.
 
-    Of regions that this library runs, all have ``plans``.
+    Those that this library runs have ``plans``.
     """
     found: dict[str, Any] = {}
     for module in modules:
@@ -159,23 +138,15 @@ def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
 
 
 class Company(NamedTuple):
-    """How a model's regions were called beside whatever else used the cores, since the model was loaded.
+    """How a model's regions were called beside whatever else used the cores, since the model was loaded."""
 
-    Attributes
-    ----------
-    late : int
-        Calls that were slower than fewer threads would have been, because a thread had to share its core.
-    narrowed : int
-        Calls on fewer threads than they may use: after late ones, while other calls of this process ran, or because the
-        region is so small that fewer are faster.
-    """
-
+    #: calls that were slower than fewer threads would have been, because a thread had to share its core
     late: int = 0
+    #: calls on fewer threads than they may use: after late ones, beside other calls, or because the region is so small
     narrowed: int = 0
 
     @classmethod
     def of(cls, module: Any) -> Company:
-        """The sum over the regions of a compiled model."""
         counters = [json.loads(m["plans"]()) for m in _native.regions([module]).values()]
         return cls(*(sum(each[name] for each in counters) for name in cls._fields))
 

@@ -18,23 +18,12 @@ _ALIGNMENT = 64
 def as_tensor(
     value: Any, name: str, expected: str, with_gaps: bool = False, aligned: bool = True
 ) -> tvm.runtime.Tensor:
-    """``value`` as a tensor; in place where it can be, or a copy.
+    """``value`` (of NumPy, DLPack, or what NumPy makes an array of) as a tensor; in place where it can be, or a copy.
 
-    Parameters
-    ----------
-    value : Any
-        A NumPy array, what NumPy makes an array of, or anything with ``__dlpack__``.
-    name, expected : str
-        For messages: ``input 'x'``, ``float32[1, 3, 224, 224]``.
-    with_gaps : bool
-        Leave a tensor in place whose last axis is dense; compiled code must know of its strides.
-    aligned : bool
-        Whether the first byte must lie at a multiple of 64; otherwise dense NumPy arrays are left in place as well.
-
-    Raises
-    ------
-    InputError
-        If it is not a tensor of numbers in the memory of the CPU; the message says what it is.
+    ``name`` and ``expected`` are for messages: ``input 'x'``, ``float32[1, 3, 224, 224]``. ``with_gaps`` leaves a
+    tensor in place whose last axis is dense; compiled code must know of its strides. Without ``aligned``, dense NumPy
+    arrays that do not begin at a multiple of 64 are left in place as well. `InputError` says what is no tensor of
+    numbers on the CPU.
     """
     in_place = with_gaps or (not aligned and isinstance(value, np.ndarray) and value.flags.c_contiguous and value.size)
     if in_place and isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.kind in "fiub":

@@ -23,20 +23,7 @@ def as_stored(array: np.ndarray) -> np.ndarray:
 
 
 def as_array(value: Any, name: str, expected: str) -> np.ndarray:
-    """``value`` as a dense array; in place where it can be, or a copy.
-
-    Parameters
-    ----------
-    value : Any
-        A NumPy array, what NumPy makes an array of, or anything with ``__dlpack__``.
-    name, expected : str
-        For messages: ``input 'x'``, ``float32[1, 3, 224, 224]``.
-
-    Raises
-    ------
-    InputError
-        If it is not a tensor of numbers in the memory of the CPU; the message says what it is.
-    """
+    """``value`` as a dense array; in place where it can be, or a copy. The arguments are those of `as_tensor`."""
     if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack__"):
         check_device(value, name, expected)
         try:
@@ -50,26 +37,14 @@ def as_array(value: Any, name: str, expected: str) -> np.ndarray:
 
 
 def check_device(value: Any, name: str, expected: str) -> None:
-    """Refuse what DLPack gives out of the memory of a device.
-
-    Raises
-    ------
-    InputError
-        It names the type of the device.
-    """
+    """Raise `InputError` for what DLPack gives out of the memory of a device."""
     device = int(value.__dlpack_device__()[0])
     if device != _CPU:
         raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
 
 
 def dense(value: Any, name: str, expected: str, is_known: Callable[[np.dtype], bool]) -> np.ndarray:
-    """A dense array of numbers; see `as_stored`.
-
-    Raises
-    ------
-    InputError
-        If it is none, or has a dtype that is not known.
-    """
+    """A dense array of numbers, kept as `as_stored` says; `InputError` for what is none, or of an unknown dtype."""
     try:
         array = as_stored(np.asarray(value))
     except ValueError:  # lists of different lengths
@@ -82,7 +57,6 @@ def dense(value: Any, name: str, expected: str, is_known: Callable[[np.dtype], b
 
 
 def described(value: Any) -> str:
-    """What a value is, for a message."""
     if value is None:
         return "None"
     text = repr(value)

@@ -38,42 +38,21 @@ class Compilation:
 
     Whoever is called by us gets what he needs as an argument. These are for those whom TVM calls, or a vendor, who have
     no argument of ours: passes, codegens, the openers of regions, errors on their way through TVM.
-
-    Attributes
-    ----------
-    is_by_hand : bool
-        It is that of passes which no function of ours runs: it does not end, and keeps the last errors only.
-    causes : dict
-        What a report says of an error → the error.
-    seconds : dict
-        Stage → seconds, in the order of the stages.
-    options : mapping
-        Namespace → its options, of the module that vendors are asked about.
-    lowered : dict, optional
-        Compiler and body of a region → its graph: what was tried is what is built. ``None`` by hand.
-    answers : dict
-        What vendors said: namespace, options and form of a graph → the refusal, or ``None``; and what a vendor's
-        library said, by a key of the vendor's own.
-    blobs : dict, optional
-        Codegen → content of a region → the bytes that its library has made of it, as a module. ``None`` by hand.
-    kept : optional
-        Keeps such bytes from process to process: ``kept.region(compiler, content)`` and ``kept.keep_region(...)``.
-    around : tuple
-        The functions or bindings that a vendor's code looks at now, which `quantized` asks for.
-    opening : Opening, optional
-        What the regions of the model that is loaded, or profiled, have in common.
     """
 
-    is_by_hand: bool = False
-    causes: dict[str, BaseException] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    is_by_hand: bool = False  #: of passes that no function of ours runs; it does not end, and keeps the last errors
+    causes: dict[str, BaseException] = field(default_factory=dict)  #: what a report says of an error → the error
+    seconds: dict[str, float] = field(default_factory=dict)  #: stage → seconds, in the order of the stages
+    #: namespace → its options, of the module that vendors are asked about
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    lowered: dict[Any, Any] | None = None
+    #: content of a region → its graph, what is wrong with it, and the bytes that a library has made of it, each beside
+    #: the region: what was tried is what is built. ``None`` by hand
+    regions: dict[Any, tuple[Any, Any]] | None = None
+    #: namespace, options and form of a graph → the refusal, or ``None``; and what a vendor notes by keys of its own
     answers: dict[Any, Any] = field(default_factory=dict)
-    blobs: dict[Any, dict[str, Any]] | None = None
-    kept: Any = None
-    around: tuple[Any, ...] = ()
-    opening: Any = None
+    kept: Any = None  #: the `ModelCache`, which keeps such bytes from process to process
+    around: tuple[Any, ...] = ()  #: functions or bindings that a vendor's code looks at now, for `quantized`
+    opening: Any = None  #: what the regions of the model that is loaded, or profiled, have in common
 
 
 _CURRENT: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
@@ -96,7 +75,7 @@ def compiling() -> Iterator[Compilation]:
         yield around
         return
     around.causes.clear()
-    with knowing(is_by_hand=False, causes={}, seconds={}, lowered={}, answers={}, blobs={}) as made:
+    with knowing(is_by_hand=False, causes={}, seconds={}, regions={}, answers={}) as made:
         yield made
 
 

@@ -51,12 +51,9 @@ class OutOfFilesError(ByocError, OSError):
 
 
 def out_of_resources(error: BaseException) -> ByocError | None:
-    """The error for one whose cause is that no memory or no descriptor was left; ``None`` for another cause.
+    """The error for one of Python or C++ whose cause is that no memory or no descriptor was left, else ``None``.
 
-    Parameters
-    ----------
-    error : BaseException
-        As Python or C++ raised it: the message of a library that cannot be loaded says the cause in words.
+    The message of a library that cannot be loaded says the cause in words.
     """
     number, text = getattr(error, "errno", None), str(error)
     if number in _FILES or any(os.strerror(n) in text for n in _FILES):
@@ -110,26 +107,14 @@ def did_you_mean(got: Any, known: Iterable[Any]) -> str:
 
 
 def one_of(name: str, got: Any, allowed: Sequence[Any]) -> None:
-    """Refuse a value that is none of the allowed ones.
-
-    Raises
-    ------
-    InputError
-        It names the argument, the value and the allowed ones.
-    """
+    """Raise `InputError` for a value that is none of the allowed ones."""
     if not any(got is value or (isinstance(got, str) and got == value) for value in allowed):
         expected = ", ".join(map(repr, allowed))
         raise InputError(f"{name} is {got!r}; expected one of {expected}{did_you_mean(got, allowed)}")
 
 
 def check_number(name: str, value: int | None) -> int | None:
-    """The argument ``threads`` or ``workers`` of a public function, if it is a positive number or ``None``.
-
-    Raises
-    ------
-    InputError
-        If it is something else.
-    """
+    """``threads`` or ``workers`` of a public function; `InputError` unless it is a positive number or ``None``."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InputError(f"{name} is {value!r}; expected a number from 1 on, or None for the usual one")
     return value
@@ -141,13 +126,7 @@ def first_line(error: BaseException) -> str:
 
 
 def check_types(compiler: Any = None, **arguments: Any) -> None:
-    """Refuse arguments of `compile` and its like that are of another type than documented.
-
-    Raises
-    ------
-    ArgumentTypeError
-        It names the argument, its type and the expected one.
-    """
+    """Raise `ArgumentTypeError` for arguments of `compile` and its like that are of another type than documented."""
     names = [compiler] if isinstance(compiler, str) or compiler is None else compiler
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names if name is not None):
         raise ArgumentTypeError(f"compiler is {compiler!r}; expected a name, or several in order of priority")

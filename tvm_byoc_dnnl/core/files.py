@@ -39,19 +39,9 @@ _KINDS = {
 
 
 def opened(path: str | os.PathLike[str], *, follow: bool = True) -> BinaryIO:
-    """A regular file, to be read. It opens at once whatever the path is.
+    """A regular file, to be read: it opens at once whatever the path is. Without ``follow`` no symbolic link is opened.
 
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    follow : bool
-        Whether it may be a symbolic link to the file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read; for what is no regular file, ``strerror`` says what it is.
+    ``strerror`` of the `OSError` says what it is that is no regular file.
     """
     links = 0 if follow else os.O_NOFOLLOW
     try:
@@ -67,13 +57,7 @@ def opened(path: str | os.PathLike[str], *, follow: bool = True) -> BinaryIO:
 
 
 def read(path: str | os.PathLike[str], expected: str) -> bytes:
-    """The bytes of a regular file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read; it says why, and what was ``expected``.
-    """
+    """The bytes of a regular file; `InputError` says why it cannot be read, and what was ``expected``."""
     try:
         with opened(path) as file:
             return file.read(os.fstat(file.fileno()).st_size)
@@ -91,22 +75,7 @@ def read_text(path: str | os.PathLike[str], expected: str) -> str:
 
 
 def append(path: str | os.PathLike[str], data: bytes, end: int | None = None) -> None:
-    """Add bytes to the end of a regular file, or make it; all of them or none.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    data : bytes
-        What to add.
-    end : int, optional
-        Where the file ends; what is there behind this is dropped.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Add bytes to a regular file, or make it; all of them or none. What is there behind ``end`` is dropped."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         _expect_regular(os.fstat(descriptor), path)
@@ -129,24 +98,12 @@ def _expect_regular(about: os.stat_result, path: str | os.PathLike[str]) -> None
 
 @contextlib.contextmanager
 def written(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[Path]:
-    """A file to write, which becomes ``path`` when the block ends without an error.
+    """A file to write, which becomes ``path`` when the block ends without an error; `ExportError` says why it cannot.
 
     Until then it is a file in a folder of its own beside ``path``, which only this user can enter. So after a failure
     the old file is still there, and a process that has mapped the old file keeps it. A device, a pipe that somebody
-    reads, or standard output is written to, never replaced.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    follow : bool
-        Of a symbolic link, the file that it points to is replaced, with a warning. Without this the link is replaced,
-        whatever it points to, as is anything else of this name that is no folder.
-
-    Raises
-    ------
-    ExportError
-        If it cannot be written; the message says why.
+    reads, or standard output is written to, never replaced. Of a symbolic link, the file that it points to is replaced,
+    with a warning; without ``follow`` the link is, as is anything else of this name that is no folder.
     """
     path = Path(path)
     try:
@@ -189,13 +146,7 @@ def written_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A temporary folder, removed at the end; and by the next one, where a process was killed before.
-
-    Raises
-    ------
-    ExportError
-        If it, or a file in it, cannot be written.
-    """
+    """A temporary folder, removed at the end; and by the next one, where a process was killed before."""
     try:
         with _own_folder(Path(tempfile.gettempdir()), _WORKSPACE) as folder:
             yield folder
@@ -207,13 +158,12 @@ def workspace() -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file; see `written`."""
     with written(path) as file:
         file.write_text(text, encoding="utf-8")
 
 
 def why_not_written(path: str | os.PathLike[str]) -> str | None:
-    """Why a file of this name cannot be written, as far as can be said before the work; ``None`` if it can.
+    """Why a file of this name cannot be written, as far as can be said before the work, else ``None``.
 
     A pipe or a device is no file, apart from what this process has open, such as ``/dev/stdout``.
     """

@@ -35,43 +35,29 @@ _ATTR = "byoc_log"
 class Fact:
     """The reason why one compiler did not get one call, or why calls are not the form or the match that they resemble.
 
-    Attributes
-    ----------
-    function, name : str
-        Function in which the call stands, and the variable that holds its result.
-    op : str
-        Relax operator; of a form and of a match its name, such as ``prepare.gelu`` or ``<namespace>.<pattern>``.
-    compiler : str
-        Namespace that did not get it.
-    stage : str
-        ``prepare`` for a vendor's pass that was left out; ``annotate`` or ``pattern`` for code that crashed there;
-        ``lower``, ``plan`` or ``codegen`` for a region that failed there; ``cut`` for a call with which another region
-        of the same compiler begins, because all calls together failed; ``policy`` for calls not worth a region,
-        ``policy crash`` where the policy itself failed; ``placement`` for calls that were given to another compiler by
-        hand or by measurement; ``output`` for a region that is a module although source was asked for. For reports:
-        ``alone`` for what it said of a single call: why it refuses that, and nothing where it would take what a
-        compiler before it has got; ``form`` for what looks like a form that the preparing rules know; ``match`` for a
-        match of a pattern that was refused; ``asked`` for a compiler that was asked for the calls of the module.
-    reason : str
-        With the offending value.
-    calls : tuple of str
-        Of a match, the variables that hold the results of its calls.
+    The stage is ``prepare`` for a vendor's pass that was left out; ``annotate`` or ``pattern`` for code that crashed
+    there; ``lower``, ``plan`` or ``codegen`` for a region that failed there; ``cut`` for a call with which another
+    region of the same compiler begins, because all calls together failed; ``policy`` for calls not worth a region;
+    ``placement`` for calls that were given to another compiler by hand or by measurement; ``output`` for a region that
+    is a module although source was asked for. For reports: ``alone`` for what it said of a single call: why it refuses
+    that, and nothing where it would take what a compiler before it has got; ``form`` for what looks like a form that
+    the preparing rules know; ``match`` for a match of a pattern that was refused; ``asked`` for a compiler that was
+    asked for the module's calls.
     """
 
     function: str = ""
-    name: str = ""
-    op: str = ""
+    name: str = ""  #: of the variable that holds the result
+    op: str = ""  #: of a form and of a match its name, such as ``prepare.gelu`` or ``<namespace>.<pattern>``
     compiler: str = ""
     stage: str = ""
     reason: str = ""
-    calls: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()  #: of a match, the variables that hold the results of its calls
 
     def __str__(self) -> str:
         return f"{self.op} ({self.name} in {self.function}): {self.compiler}: {self.stage}: {self.reason}"
 
 
 def read_facts(mod: tvm.IRModule) -> list[Fact]:
-    """The facts of a module, oldest first."""
     if not mod.attrs or _ATTR not in mod.attrs:
         return []
     records = json.loads(str(mod.attrs[_ATTR]))
@@ -109,13 +95,7 @@ def _warn(facts: Sequence[Fact]) -> None:
 
 
 def raise_failures(facts: Sequence[Fact]) -> None:
-    """Raise for every failure; a decision of a policy or a placement is not a failure.
-
-    Raises
-    ------
-    UnsupportedError
-        Listing each call with its reason.
-    """
+    """Raise `UnsupportedError` with each call that failed; a decision of a policy or a placement is no failure."""
     failures = [e for e in facts if e.stage not in _DECISIONS]
     if failures:
         lines = "".join(f"\n  {e}" for e in failures)

@@ -15,24 +15,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit.
-
-    Attributes
-    ----------
-    name : str
-        Its name in this module.
-    value : int
-        The largest value that is accepted.
-    what : str
-        What is counted.
-    reason : str
-        What would happen without it.
-    """
+    """One limit, by its name in this module."""
 
     name: str
-    value: int
-    what: str
-    reason: str
+    value: int  #: the largest that is accepted
+    what: str  #: is counted
+    reason: str  #: what would happen without it
 
 
 MOST_ELEMENTS = 1 << 38

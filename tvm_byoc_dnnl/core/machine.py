@@ -51,7 +51,6 @@ def cpu_fields() -> Mapping[str, str]:
 
 
 def cpu_name() -> str:
-    """The name under which the CPU is sold, as the kernel has it."""
     return cpu_fields().get("model name") or platform.processor() or platform.machine()
 
 
@@ -61,7 +60,6 @@ def cpu_kind() -> str:
 
 
 def kind_of(fields: Mapping[str, str]) -> str:
-    """The microarchitecture of a CPU of which the kernel says this."""
     try:
         vendor = fields["vendor_id"]
         family, model, stepping = (int(fields[name]) for name in ("cpu family", "model", "stepping"))
@@ -82,14 +80,7 @@ _BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
 
 
 class Neighbours:
-    """A block, and the share of the usable cores that others took while it ran.
-
-    Attributes
-    ----------
-    share : float
-        0 to 1, known at the end of the block: other processes', and other virtual machines' on the same host. It is 0
-        where the system does not say.
-    """
+    """A block; ``share``, at its end, is that of the usable cores which other processes and virtual machines took."""
 
     share: float = 0.0
 
@@ -104,7 +95,6 @@ class Neighbours:
 
     @property
     def quiet(self) -> bool:
-        """Whether other processes took less than `QUIET`."""
         return self.share <= QUIET
 
 
@@ -136,10 +126,8 @@ def spins_for_long() -> bool:
 def few_spins() -> Iterator[None]:
     """While libgomp is loaded inside, by whomever, its threads are told to spin for some 100 µs before they sleep.
 
-    By default they spin for milliseconds at the end of each parallel loop, also when another process has the core that
-    the last thread of the team needs, and the call waits. libgomp reads the variable when it is
-    loaded, and never again: so it need not stay set for the processes that this one starts, and it comes too late
-    where libgomp was loaded before this package.
+    By default they spin for milliseconds at the end of each parallel loop, and the last thread of the team may wait for
+    their core. libgomp reads the variable when it is loaded and never again, so it need not stay set.
     """
     global _loaded_here, _spins_for_long
     if _SPINS in os.environ or "OMP_WAIT_POLICY" in os.environ:  # the user has decided, or a caller of this one

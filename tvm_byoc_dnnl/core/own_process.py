@@ -27,21 +27,9 @@ _FAREWELL_S = 10.0  # that a worker has to end by itself
 
 
 def apart(work: Callable[[], Any], what: str) -> Any:
-    """The value of ``work()``, done in a process of its own.
+    """The value of ``work()``, done and pickled in a process of its own; its exceptions are raised here.
 
-    Parameters
-    ----------
-    work : callable
-        Its value, or its exception, is pickled.
-    what : str
-        Whose it is, for messages.
-
-    Raises
-    ------
-    VendorError
-        If the process ends before it is done.
-    BaseException
-        What the work raises.
+    If the process ends before, `VendorError` says so of ``what``.
     """
     with own_process(lambda tell: work()) as (process, pipe):
         try:
@@ -66,8 +54,7 @@ def death(status: int | None) -> str:
 def own_process(work: Callable[[Tell], Any]) -> Iterator[tuple[Any, Connection]]:
     """A forked process that does the work, and the end of the pipe at which its messages arrive.
 
-    The last message is ``("done", value)`` or ``("error", exception)``. The process is ended with the context, and the
-    compilers that it started are too.
+    The last message is ``("done", value)`` or ``("error", exception)``. The context ends the process and its children.
     """
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
@@ -117,18 +104,9 @@ class Ended(WorkerError):
 
 
 class Worker:
-    """A fresh process of Python.
+    """A fresh process of Python that runs ``module``, which calls `answer`, as ``python -m`` does.
 
-    Parameters
-    ----------
-    module : str
-        What it runs, as ``python -m`` does; it calls `answer`.
-    patience_s : float
-        Seconds that an answer may take.
-    env : mapping, optional
-        Its environment; by default that of this process.
-    quiet : bool
-        Whether nothing is shown of what it prints.
+    An answer may take ``patience_s``. ``quiet`` shows nothing of what it prints.
     """
 
     def __init__(

@@ -44,13 +44,7 @@ class TensorInfo:
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
     def check(self, dtype: str, shape: Sequence[int]) -> None:
-        """Refuse a tensor of another dtype or shape.
-
-        Raises
-        ------
-        InputError
-            If one of them does not fit.
-        """
+        """Raise `InputError` for a tensor of another dtype or shape."""
         if self.dtype and dtype != self.dtype:
             raise InputError(
                 f"input {self.name!r} has dtype {dtype}, expected {self.dtype}; convert it with .astype({self.dtype!r})"
@@ -65,13 +59,7 @@ class TensorInfo:
 
 
 def check_symbols(inputs: Sequence[TensorInfo], shapes: Sequence[Sequence[int]]) -> None:
-    """Refuse inputs that have different sizes where the model has one open dim.
-
-    Raises
-    ------
-    InputError
-        If two dims of one name differ.
-    """
+    """Raise `InputError` for inputs that have different sizes where the model has one open dim."""
     sizes: dict[str, tuple[int, str]] = {}
     for info, shape in zip(inputs, shapes):
         for axis, (name, dim) in enumerate(zip(info.shape or (), shape)):
@@ -88,13 +76,7 @@ def check_symbols(inputs: Sequence[TensorInfo], shapes: Sequence[Sequence[int]])
 def random_arrays(
     inputs: Sequence[TensorInfo], seed: int, shapes: Mapping[str, Sequence[int | str]]
 ) -> list[np.ndarray]:
-    """Made-up values for inputs, standard normal or small integers; ``shapes`` has those of inputs with open dims.
-
-    Raises
-    ------
-    InputError
-        If a shape is missing, or does not fit.
-    """
+    """Made-up values for inputs, standard normal or small integers; ``shapes`` has those of inputs with open dims."""
     unknown = [name for name in shapes if all(name != i.name for i in inputs)]
     if unknown:
         raise InputError(

@@ -27,11 +27,7 @@ _paused = 0  # blocks of `without_collecting` that run now, in all threads
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Pause Python's garbage collector, which would look at all of TVM and of the program again and again.
-
-    What is dropped inside is freed at once as ever, except for cycles; these are freed soon after the last block ends.
-    Does nothing in a program that has switched its collector off.
-    """
+    """Pause Python's garbage collector, which would look at all of TVM and of the program again and again."""
     global _paused
     with _pausing:
         pauses = _paused > 0 or gc.isenabled()
@@ -48,7 +44,6 @@ def without_collecting() -> Iterator[None]:
 
 
 def items(array: Any) -> list[Any]:
-    """The elements of a TVM array."""
     return [_item(array, i) for i in range(_size(array))]
 
 
@@ -61,7 +56,6 @@ class ByIdentity(MutableMapping[Any, _V]):
 
     @classmethod
     def of(cls, entries: Iterable[tuple[Any, _V]]) -> ByIdentity[_V]:
-        """The dict with these entries."""
         made = cls()
         for key, value in entries:
             made[key] = value
@@ -86,11 +80,9 @@ class ByIdentity(MutableMapping[Any, _V]):
         return len(self._entries)
 
     def clear(self) -> None:
-        """Drop all entries."""
         self._entries.clear()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or ``default``."""
         entry = self._entries.get(hash(key))
         return default if entry is None else entry[1]
 

@@ -67,13 +67,7 @@ def require(condition: bool, reason: str) -> None:
 
 
 def as_reject(answer: Any, who: str) -> Reject | None:
-    """``None`` for yes, a `Reject` for no; ``who`` is the name of the predicate in the error message.
-
-    Raises
-    ------
-    TypeError
-        If ``answer`` is neither a bool nor a `Reject`.
-    """
+    """``None`` for yes, a `Reject` for no; `TypeError` names ``who`` gave another answer."""
     if isinstance(answer, Reject):
         return answer
     if isinstance(answer, bool):
@@ -89,24 +83,11 @@ _NO_MODULE = "The return value of a module pass must be set"
 def calling(
     what: str, *, named: bool = False, refuses: bool = True, around: Sequence[Any] | None = None
 ) -> Iterator[None]:
-    """Inside, a function of a vendor runs.
+    """Inside, a function of a vendor runs: ``what``, such as ``the probe of 'acme'``.
 
-    Parameters
-    ----------
-    what : str
-        Which function of whom, such as ``the probe of 'acme'``.
-    named : bool
-        Raise a `VendorError` that says so for every exception but this package's own; else only for what is no
-        `Exception`, such as ``sys.exit``, because the caller describes the others.
-    refuses : bool
-        Whether a `Reject` is an answer, and no error.
-    around : sequence of relax.Function or mapping, optional
-        The functions, or variable → value, that it looks at.
-
-    Raises
-    ------
-    VendorError
-        From the vendor's exception. Ctrl-C is none of the vendor's.
+    What is no `Exception`, such as ``sys.exit``, becomes a `VendorError` that says so; with ``named`` every exception
+    does but this package's own and, where it ``refuses``, a `Reject`. ``around`` has the functions, or variable →
+    value, that it looks at.
     """
     try:
         with nullcontext() if around is None else knowing(around=tuple(around)):
@@ -127,7 +108,6 @@ def _said(error: BaseException) -> str:
 
 
 def expect(value: Any, kind: type | tuple[type, ...], what: str, expected: str) -> Any:
-    """``value``, if it is of a kind; raises `VendorError` otherwise."""
     if not isinstance(value, kind):
         raise VendorError(f"{what} returned {value!r}; expected {expected}")
     return value
@@ -156,19 +136,8 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
 def run_pass(make: Any, mod: tvm.IRModule, what: str) -> tvm.IRModule:
     """The module behind a vendor's pass, which gets a module of its own to change.
 
-    Parameters
-    ----------
-    make : Pass or callable
-        The pass, or a function that makes it.
-    mod : IRModule
-        What it gets.
-    what : str
-        What it was registered as, such as ``prepare= of 'acme'``.
-
-    Raises
-    ------
-    VendorError
-        Names the pass.
+    ``make`` is the pass or makes it. A `VendorError` names it, and ``what`` it was registered as: ``prepare= of
+    'acme'``.
     """
     with calling(what, named=True):
         one = make if isinstance(make, tvm.transform.Pass) else make()

@@ -289,7 +289,6 @@ class PortableGraph:
 
 
 def symbols_in(dims: Iterable[Dim]) -> set[str]:
-    """Names of the symbols in these dims."""
     found: set[str] = set()
     for dim in dims:
         if isinstance(dim, str):

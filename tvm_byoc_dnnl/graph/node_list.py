@@ -115,13 +115,7 @@ _GAP = 1 << 64
 
 
 class NodeList:
-    """A linked list of nodes: insertion, removal and the question which of two comes first take constant time.
-
-    Parameters
-    ----------
-    nodes : iterable of Node, optional
-        The first nodes, in order.
-    """
+    """A linked list of nodes: insertion, removal and the question which of two comes first take constant time."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         # ``None`` stands before the first node and behind the last one. Labels increase along the list.
@@ -164,7 +158,6 @@ class NodeList:
         return self._producer.get(tensor)
 
     def readers(self, tensor: int) -> list[Node]:
-        """The nodes that read a tensor, each once."""
         return list(self._readers.get(tensor, ()))
 
     def read_count(self, tensor: int) -> int:
@@ -172,16 +165,13 @@ class NodeList:
         return sum(self._readers.get(tensor, {}).values())
 
     def precedes(self, node: Node, other: Node) -> bool:
-        """Whether ``node`` stands in front of ``other``."""
         return self._label[node] < self._label[other]
 
     def in_order(self, nodes: Iterable[Node]) -> list[Node]:
-        """Some nodes of the list in the order in which they stand in it."""
         return sorted(nodes, key=self._label.__getitem__)
 
     # ---------------------------------------------------------------- changes
     def append(self, node: Node) -> None:
-        """Add a node behind all others."""
         self.insert(node, before=None)
 
     def insert(self, node: Node, before: Node | None) -> None:
@@ -190,36 +180,30 @@ class NodeList:
         self._connect(node)
 
     def remove(self, node: Node) -> None:
-        """Remove a node, and it no longer counts as a reader of its inputs."""
         self._disconnect(node)
         self._unlink(node)
 
     def move(self, node: Node, before: Node | None = None, after: Node | None = None) -> None:
-        """Put a node that is in the list in front of or behind another one."""
         self._unlink(node)
         self._link(node, self._next[after] if after is not None else before)
 
     def rewire(self, node: Node, inputs: Iterable[int] | None = None, outputs: Iterable[int] | None = None) -> None:
-        """Let a node read or make other tensors."""
         self._disconnect(node)
         node.inputs = node.inputs if inputs is None else tuple(inputs)
         node.outputs = node.outputs if outputs is None else tuple(outputs)
         self._connect(node)
 
     def rescale(self, node: Node, scalings: Mapping[int, Scaling], result: Scaling | None = None) -> None:
-        """Give the inputs and the result of a node other scales and zero points."""
         self._disconnect(node)
         node.scalings, node.result_scaling = dict(scalings), result
         self._connect(node)
 
     def reread(self, node: Node, names: Mapping[int, int]) -> None:
-        """Let a node read the tensors that ``names`` has for those that it reads now."""
         self._disconnect(node)
         node.reread(names)
         self._connect(node)
 
     def sort(self, key: Callable[[Node], Any]) -> None:
-        """Order the nodes by ``key``; those that are equal keep their order."""
         for node in sorted(self, key=key):
             self.move(node)
 

@@ -46,10 +46,7 @@ _KNOWN = frozenset(
 
 
 def content_key(parts: Iterable[bytes | str]) -> str:
-    """A name for bytes and texts, by which whatever is made of them is kept: the same in every process.
-
-    The key of one part is the SHA-256 of it, under which files of measured times know their workloads.
-    """
+    """A name for bytes and texts; of one part its SHA-256, under which files of measured times know their workloads."""
     digest, lengths = hashlib.sha256(), []
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -63,13 +60,8 @@ def content_key(parts: Iterable[bytes | str]) -> str:
 def fingerprint(value: Any, what: str, *, strict: bool = True) -> str:
     """A name for the content of a value: data, containers, arrays, TVM's objects, functions, classes, their objects.
 
-    ``what`` is what an error calls the value. A part whose content cannot be seen, such as an open file, is an error
-    with ``strict``; else its type counts.
-
-    Raises
-    ------
-    InputError
-        With ``strict``.
+    A part whose content cannot be seen, such as an open file, is an `InputError` about ``what`` with ``strict``; else
+    its type counts.
     """
     return _Walk(what, strict).digest(value).decode()
 

@@ -47,8 +47,8 @@ def loop_call(
     """A loop: ``body`` is the function of a round, and ``node`` the name of its node, for messages.
 
     Every round gets ``captured``, and the first one ``states``. ``parts`` has shape and dtype of what a round adds to
-    each stacked result. There are at most ``trips`` rounds, int64; ``go`` says whether the first one runs, bool.
-    ``result`` is the type of a tuple of the last states and the stacked results.
+    each stacked result. There are at most ``trips`` rounds; ``go`` says whether the first one runs. ``result`` is the
+    type.
     """
     empty = relax.Tuple([shape for shape, _ in parts])
     dtypes = " ".join(dtype for _, dtype in parts)
@@ -64,7 +64,6 @@ def native_call(name: str, arguments: Sequence[Any], ty: Any) -> relax.Call:
 
 
 def loops_of(func: relax.Function) -> list[Any]:
-    """The calls of loops of a function."""
     return [b.value for b in bindings_in(func) if is_op_call(b.value) and b.value.op.name == _OP]
 
 

@@ -53,8 +53,7 @@ def symbol_constraints(bindings: Sequence[Any]) -> dict[Any, list[Any]]:
 def in_order(steps: Sequence[Sequence[Any]], known: Iterable[Any] = ()) -> list[Any]:
     """The bindings of steps, each step as early as what it needs allows, and not in front of earlier ones.
 
-    A step is what stays together; its first binding reads all that the step reads. The symbols in ``known`` have their
-    numbers before the block.
+    A step stays together; its first binding reads all that it reads. ``known`` symbols have numbers before the block.
     """
     missing = ByIdentity.of((binding.var, None) for step in steps for binding in step)
     given = {symbol: None for step in steps for binding in step for symbol in _given(binding)}
@@ -80,10 +79,7 @@ def in_order(steps: Sequence[Sequence[Any]], known: Iterable[Any] = ()) -> list[
 
 
 def functions_in_order(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with each symbol of a block behind the cast that gives it its number.
-
-    TVM's FuseOps orders the bindings of a block by what they read alone.
-    """
+    """The module with each symbol behind the cast that gives it its number; TVM's FuseOps orders by reads alone."""
     functions = [gv for gv, f in mod.functions.items() if is_host_function(f)]
     found = [gv for gv in functions if any(is_a(b, relax.MatchCast) for b in bindings_in(mod[gv]))]
     return with_functions(mod, {gv: _ordered(mod[gv]) for gv in found}) if found else mod
@@ -110,7 +106,6 @@ _VIEWS = {*IN_PLACE, "relax.reshape", "relax.memory.view", "relax.memory.ensure_
 
 
 def _overwritten(value: Any) -> list[Any]:
-    """The arguments that a call overwrites."""
     if not is_op_call(value) or value.op.name not in IN_PLACE:
         return []
     args = list(value.args[1:])
@@ -144,8 +139,7 @@ def order_constraints(bindings: Sequence[Any], composites: Iterable[Any]) -> dic
     """Variable → earlier variables that have to be computed before it although it does not read them.
 
     A call that overwrites a tensor comes behind all that read it earlier, under any name, and in front of all that read
-    it later; the bindings are in order. Empty where nothing is overwritten. ``composites`` are results of composite
-    functions, which are new tensors.
+    it later. ``composites`` are results of composite functions, which are new tensors.
     """
     if not any(_overwritten(b.value) for b in bindings):
         return {}
@@ -170,8 +164,6 @@ def order_constraints(bindings: Sequence[Any], composites: Iterable[Any]) -> dic
 
 
 class _Memory:
-    """The memory that variables share."""
-
     def __init__(self) -> None:
         self.variables: list[Any] = []
         self.readers: list[Any] = []  # since it was overwritten last
@@ -179,8 +171,6 @@ class _Memory:
 
 
 class _Memories:
-    """The memory of each variable."""
-
     def __init__(self) -> None:
         self._of: dict[Any, _Memory] = {}
 
@@ -191,7 +181,6 @@ class _Memories:
         return self._of[var]
 
     def join(self, a: Any, b: Any) -> None:
-        """From now on the two variables may share their memory."""
         kept, gone = self.of(a), self.of(b)
         if kept is gone:
             return

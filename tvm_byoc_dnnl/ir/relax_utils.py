@@ -29,10 +29,7 @@ def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:
 
 
 def bindings_in(expr: Any, *, local_functions: bool = True) -> Iterator[Any]:
-    """Every binding in a function or another expression, in the order of the program.
-
-    Those of branches, and of local functions unless they are left out, come before the binding of their result.
-    """
+    """Every binding in an expression, those of branches and local functions in front of that of their result."""
     if is_a(expr, relax.SeqExpr):
         for block in items(expr.blocks):
             for binding in items(block.bindings):
@@ -74,7 +71,6 @@ def constants_in(expr: Any) -> Iterator[Any]:
 
 
 def _parts(expr: Any) -> list[Any]:
-    """The expressions that one consists of."""
     if is_a(expr, relax.Call):
         return items(expr.args)
     if is_a(expr, relax.Function):
@@ -91,8 +87,8 @@ def _parts(expr: Any) -> list[Any]:
 class Origins:
     """What the variables of a function stand for, behind other names, tuples and items of tuples.
 
-    ``known`` has what is no other name: variable → what stands for it, a tuple for a tuple. Of any other value `of`
-    gives the variable, or the expression, that it comes from; of a tuple a Python tuple of such.
+    ``known`` has what is no other name. Of any other value `of` gives the variable, or the expression, that it comes
+    from; of a tuple a Python tuple of such.
     """
 
     def __init__(self, known: Mapping[Any, Any] | None = None) -> None:
@@ -106,7 +102,6 @@ class Origins:
         return is_name
 
     def of(self, value: Any) -> Any:
-        """What an expression stands for."""
         if is_a(value, relax.Var):
             return self._of.get(value, value)
         if is_a(value, relax.Tuple):
@@ -124,7 +119,6 @@ def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
 
 
 def is_op_call(expr: Any) -> bool:
-    """Whether it calls an operator."""
     return is_a(expr, relax.Call) and is_a(expr.op, tvm.ir.Op)
 
 
@@ -146,7 +140,6 @@ def with_attributes(call: Any, args: Sequence[Any], **changed: Any) -> relax.Cal
 
 
 def codegen_of(func: Any) -> str:
-    """Namespace that owns a partitioned function, ``""`` for any other."""
     return _attr(func, "Codegen")
 
 
@@ -175,7 +168,6 @@ def free_name(hint: str, taken: set[str], first: int = -1) -> str:
 
 
 def global_var(name: str, func: Any) -> Any:
-    """A new global variable for a function."""
     gv = tvm.ir.GlobalVar(name)
     relax.expr._update_type(gv, func.ty)
     return gv

@@ -43,10 +43,7 @@ def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
 
 
 def with_args(call: Any, args: Sequence[Any], ty: Any = None) -> relax.Call:
-    """A call with other arguments; ``ty`` is its type, which is else inferred by whoever normalises it.
-
-    The constructor of 0.27 takes ten times as long.
-    """
+    """A call with other arguments; without ``ty`` whoever normalises it infers its type."""
     if _CALL is None:
         made = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
         if ty is not None:
@@ -95,7 +92,6 @@ def dtype_of(ty: Any) -> str:
 
 
 def var_name(var: Any) -> str:
-    """Name of a Relax variable."""
     return getattr(var, "name", None) or var.name_hint
 
 

@@ -26,10 +26,9 @@ _NEVER_IN_TYPES = (relax.TensorType, relax.TupleType, relax.FuncType)
 
 
 class Substitute:
-    """Puts expressions in the place of variables, in types as well; no type is inferred again.
+    """Puts expressions in the place of variables and symbols, in types as well; no type is inferred again.
 
-    The mapping has variables, global variables and symbols, and expressions of the same types. Where a variable is
-    bound or is a parameter, another variable takes its place, and no other expression does.
+    Where a variable is bound or is a parameter, another variable takes its place, and no other expression does.
     """
 
     def __init__(self, mapping: Mapping[Any, Any]) -> None:
@@ -40,7 +39,6 @@ class Substitute:
             self.put(old, new)
 
     def put(self, old: Any, new: Any) -> None:
-        """From now on ``new`` takes the place of ``old``."""
         self._expressions[old] = new
         if tvm.ir.is_prim_expr(old):
             self._symbols[old] = new
@@ -48,13 +46,11 @@ class Substitute:
         self._changes_types = self._changes_types or may_be_in_types
 
     def function(self, func: relax.Function) -> relax.Function:
-        """A function with the new expressions."""
         old = [*items(func.params), func.body, func.ret_ty]
         *params, body, ty = new = [*map(self._bound, old[:-2]), self.of(old[-2]), self._type(old[-1])]
         return relax.Function(params, body, ty, func.is_pure, func.attrs, func.span) if _differ(old, new) else func
 
     def of(self, expr: Any) -> Any:
-        """An expression with the new ones."""
         if is_a(expr, (relax.Var, tvm.ir.GlobalVar)):
             return self._expressions.get(expr, expr)
         if self._symbols and tvm.ir.is_prim_expr(expr):
@@ -89,13 +85,11 @@ class Substitute:
         return self.function(expr) if is_a(expr, relax.Function) else expr
 
     def block(self, block: Any) -> Any:
-        """A block with the new expressions."""
         old = items(block.bindings)
         new = [binding for given in old for binding in self.bindings(given)]
         return type(block)(new) if _differ(old, new) else block
 
     def bindings(self, binding: Any) -> Iterable[Any]:
-        """What stands in the place of a binding."""
         old = [binding.var, binding.value]
         value = self.of(old[1])
         new = [self._bound(old[0]), value]
@@ -164,10 +158,7 @@ class _Blocks(Substitute):
 
 
 def rewrite_blocks(func: relax.Function, rewrite: Callable[[Any], Any]) -> relax.Function:
-    """``func`` with ``rewrite(block)`` for each dataflow block, in branches and local functions too.
-
-    What comes back has the same results, and is empty or another block.
-    """
+    """``func`` with ``rewrite(block)``, which has the same results, for each dataflow block, in branches too."""
     return _Blocks(rewrite).function(func)
 
 

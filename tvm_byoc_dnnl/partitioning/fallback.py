@@ -10,7 +10,7 @@
 
 A region that does not fit is cut at the cheapest place that leaves a part which fits (`cutting`).
 
-Attempts are remembered by the calls and results of the region, so one that did not change is not tried again, and a
+The compilation remembers attempts by the content of the region, so one that did not change is not tried again, and a
 model in which nothing fails pays one attempt per region.
 """
 
@@ -62,15 +62,12 @@ Plan = dict[Any, BlockPlan]
 
 @dataclass(eq=False)
 class _Region:
-    """A unit of a compiler, and where it stands."""
-
     host: Any
     block: Block
     unit: Unit
 
     @property
     def calls(self) -> list[Any]:
-        """Bindings that call a composite."""
         return [b for b in self.unit.bindings if isinstance(b.value, relax.Call)]
 
     def part(self, start: int, end: int) -> list[Any]:
@@ -82,10 +79,7 @@ class _Region:
 
 @dataclass(frozen=True)
 class _Return:
-    """A composite call that goes back, the reason, and the candidates that come next.
-
-    These are the candidates after ``behind``: a composite, by default the call's own, or a compiler.
-    """
+    """A composite call that goes back to the candidates behind a composite (by default its own) or a compiler."""
 
     host: Any
     call: Any
@@ -97,8 +91,7 @@ class Fallback:
     """Decide which calls are offloaded.
 
     ``mod`` has host functions that call composite functions; after `run` only those calls do that work, and ``facts``
-    has those that went back, with the reasons. ``attempt(namespace, function)`` gives a failure or None. ``policy`` is
-    asked instead of the namespaces' own.
+    has those that went back, with the reasons. ``policy`` is asked instead of the namespaces' own.
     """
 
     def __init__(self, mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> None:
@@ -110,8 +103,6 @@ class Fallback:
         self._parts: dict[Any, int] = {}  # variable -> side of a cut
         self._cuts = count(1)
         self._built: dict[Any, RegionBuilder] = {}  # calls and results -> the function of just these
-        self._tried: dict[RegionBuilder, Failure | None] = {}
-        self._fitted: dict[RegionBuilder, Failure | None] = {}
         self._lengths: dict[str, int] = {}  # compiler -> calls of the region that was cut off last
         # composite and compilers -> the result of the candidates after it, and the crashes meanwhile
         self._behind: dict[Any, tuple[Body, list[Fact]]] = {}
@@ -202,26 +193,18 @@ class Fallback:
         )
 
     def _compilers(self, values: Sequence[Any]) -> frozenset[str]:
-        """The compilers of the calls among these values."""
         callees = [value.op for value in values if isinstance(value, relax.Call)]
         names = {composite_of(self.mod[op]).partition(".")[0] for op in callees if isinstance(op, tvm.ir.GlobalVar)}
         return frozenset(names - {""}) | {HOST for op in callees if isinstance(op, tvm.ir.Op)}
 
     def _fit(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
-        """What the namespace's ``fits`` has against a region of these bindings."""
         ns = namespace(region.unit.compiler)
         if ns.fits is None:
-            return None
-        built = self._function(region, bindings)
-        if built not in self._fitted:
-            self._fitted[built] = why_not_fits(ns, built.function, get_target_options(self.mod, ns.name))
-        return self._fitted[built]
+            return None  # and no function is needed
+        return why_not_fits(ns, self._function(region, bindings).function, get_target_options(self.mod, ns.name))
 
     def _try(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
-        built = self._function(region, bindings)
-        if built not in self._tried:
-            self._tried[built] = self._attempt(namespace(region.unit.compiler), built.function)
-        return self._tried[built]
+        return self._attempt(namespace(region.unit.compiler), self._function(region, bindings).function)
 
     def _function(self, region: _Region, bindings: Sequence[Any]) -> RegionBuilder:
         return self._build(bindings, region.block.outputs(bindings) or [bindings[-1].var])
@@ -263,7 +246,6 @@ class Fallback:
         return ask(region, region.part(start, start + length)) is None
 
     def _crossing(self, region: _Region, start: int, length: int) -> int:
-        """The bytes that the calls behind a part of a region read of it."""
         end = start + length
         return bytes_between(region.block, region.part(start, end), region.part(end, len(region.calls)), self._sizes)
 
@@ -317,7 +299,6 @@ class Fallback:
         return body
 
     def _add(self, functions: Mapping[Any, relax.Function]) -> dict[Any, Any]:
-        """Put functions into the module under unused names; returns their new global variables."""
         taken = {gv.name_hint for gv in self.mod.get_global_vars()}
         renamed = {}
         for gv, func in functions.items():

@@ -30,6 +30,7 @@ from ..ir.order import order_constraints, symbol_constraints
 from ..regions import cost
 from ..regions.failure import Failure, describe
 from ..regions.functions import Block
+from ..vendors.codegen import once
 from ..vendors.namespace import Namespace
 
 
@@ -53,8 +54,8 @@ class Unit:
 def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, int] | None = None) -> list[Unit]:
     """Group the bindings of a dataflow block into units, in an order in which they can run.
 
-    ``compiler_of`` has the composite functions. ``parts`` numbers variables, 0 for the others: results with different
-    numbers must not be made by one region.
+    ``compiler_of`` has the composite functions. Results to which ``parts`` gives different numbers are not of one
+    region.
     """
     owner: ByIdentity[Unit] = ByIdentity()
     units: dict[Unit, None] = {}
@@ -105,10 +106,7 @@ def _casts_of_results(unit: Unit, needs: Mapping[Any, list[Any]]) -> list[Any]:
 
 
 def _is_glue(value: Any) -> bool:
-    """Bindings that compute nothing; they join the unit of their operand.
-
-    A tuple of a tensor and, for instance, a cache object stays outside: a library takes tensors only.
-    """
+    """Bindings that compute nothing; they join the unit of their operand. A library takes tensors only."""
     if is_a(value, relax.Tuple):
         return all(is_a(field.ty, (relax.TensorType, relax.TupleType)) for field in value.fields)
     return is_a(value, (relax.TupleGetItem, relax.Var))
@@ -186,24 +184,24 @@ _CALL_OF_A_REGION = 64
 
 
 def why_not_fits(ns: Namespace, region: relax.Function, options: Mapping[str, Any]) -> Failure | None:
-    """What the ``fits`` of a namespace has against a region."""
-    if ns.fits is None:
-        return None
-    who = f"fits of {ns.name!r}"
-    try:
-        with calling(who, around=[region]):
-            answer = ns.fits(region.with_attr({"Codegen": ns.name, "global_symbol": "trial"}), dict(options))
-        refusal = as_reject(answer, who)
-    except Exception as error:
-        refusal = error if isinstance(error, Reject) else Reject(f"{who}: {describe(error)}")
-    return None if refusal is None else Failure("fits", refusal.reason)
+    fits = ns.fits
+    assert fits is not None
+
+    def ask() -> Failure | None:
+        who = f"fits of {ns.name!r}"
+        try:
+            with calling(who, around=[region]):
+                answer = fits(region.with_attr({"Codegen": ns.name, "global_symbol": "trial"}), dict(options))
+            refusal = as_reject(answer, who)
+        except Exception as error:
+            refusal = error if isinstance(error, Reject) else Reject(f"{who}: {describe(error)}")
+        return None if refusal is None else Failure("fits", refusal.reason)
+
+    return once(("fits", ns.name), region, options, ask)
 
 
 def longest(works: Callable[[int], bool], count: int, guess: int) -> int:
-    """The largest number of first calls that work together, as far as more calls work less.
-
-    ``works(number)`` is asked about ``guess`` first; 0 where nothing is known.
-    """
+    """The largest number of first calls that work together, if more calls work less; ``guess`` is asked first."""
     good, bad = 0, count + 1
     step, probe = 1, guess if 0 < guess < count else count
     while bad - good > 1:
@@ -220,7 +218,6 @@ def longest(works: Callable[[int], bool], count: int, guess: int) -> int:
 
 
 def bytes_between(block: Block, before: Sequence[Any], after: Sequence[Any], sizes: Any) -> int:
-    """The bytes of the results of ``before`` that ``after`` reads."""
     made = {b.var for b in before}
     return sum(cost.type_bytes(v.ty, sizes) for v in block.inputs(after) if v in made)
 

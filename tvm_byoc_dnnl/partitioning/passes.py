@@ -7,13 +7,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.compilation import stage
+from ..core.compilation import current, knowing, stage
 from ..core.ledger import raise_failures, read_log, with_facts
 from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
 from ..regions.cost import RegionPolicy
 from ..regions.failure import Failure
 from ..regions.functions import RegionBuilder, with_uses
+from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import get_target_options, namespace
 from ..vendors.portable import install_codegen
@@ -58,7 +59,7 @@ def PartitionGraph(
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
             if dry_run and ns.route.compiles:
                 return None
-            return ns.route.attempt(func, get_target_options(mod, ns.name))
+            return route_attempt(ns.route, func, get_target_options(mod, ns.name))
 
         with stage("try"):
             made = partition_module(mod, attempt, policy)
@@ -70,9 +71,9 @@ def PartitionGraph(
 
 
 def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> tvm.IRModule:
-    """Form the regions for which ``attempt`` finds nothing wrong."""
     fallback = Fallback(mod, attempt, policy)
-    plan = fallback.run()
+    with knowing(regions={} if current().regions is None else current().regions):  # by hand, until this ends
+        plan = fallback.run()
     mod = with_facts(_Outliner(fallback.mod, plan).run(), fallback.facts)
     for compiler in sorted({codegen_of(f) for f in mod.functions.values()} - {""}):
         install_codegen(namespace(compiler))
@@ -91,7 +92,6 @@ class _Outliner:
         self._taken = {gv.name_hint for gv in self._given.keys() - self._composite}
         self._regions: dict[Any, Any] = {}  # compiler and wiring -> global variable
         self._functions: dict[Any, relax.Function] = {}
-        self._composites: set[Any] = set()  # that are in regions
         self._uses: dict[str, list[list[str]]] = {}  # region -> names of the calls in each use
 
     def run(self) -> tvm.IRModule:
@@ -102,7 +102,6 @@ class _Outliner:
             functions[gv] = rewrite_blocks(functions[gv], self._with_regions)
         called = {gv for host in hosts for gv in relax.analysis.all_global_vars(functions[host])}
         kept = {gv: f for gv, f in functions.items() if gv not in self._composite or gv in called}
-        kept.update({gv: relax.utils.copy_with_new_vars(kept[gv]) for gv in self._composites & kept.keys()})
         made = tvm.IRModule({**kept, **self._functions}, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
         return with_uses(made, self._uses)
 
@@ -143,7 +142,8 @@ class _Outliner:
 
     def _declare(self, compiler: str, region: RegionBuilder) -> Any:
         name = free_name(compiler, self._taken, 0)
-        func = region.function_beside(self._composites).with_attr({"Codegen": compiler, "global_symbol": name})
+        func = relax.utils.copy_with_new_vars(region.function)  # whose composites have the variables of the module's
+        func = func.with_attr({"Codegen": compiler, "global_symbol": name})
         gv = global_var(name, func)
         self._functions[gv] = func
         return gv

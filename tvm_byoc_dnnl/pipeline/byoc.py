@@ -53,7 +53,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 def notice_forgotten_steps() -> None:
     """Let ``tvm.compile`` say which step is missing, for modules that have functions of our compilers.
 
-    TVM has no place for such a check: its pipelines take a module as it is. The check does not change the build.
+    TVM has no place for such a check: its pipelines take a module as it is.
     """
     build = tvm.relax.build
     if hasattr(build, "__wrapped__"):
@@ -222,7 +222,6 @@ def _database() -> Any | None:
 
 @tvm.transform.module_pass(opt_level=0, name="ApplySchedules")
 def apply_schedules(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """Give the kernels of TVM's calls the schedules that the database has for them."""
     return mod if _database() is None else relax.transform.MetaScheduleApplyDatabase()(mod)
 
 

@@ -34,15 +34,7 @@ _TELLING = ("error:", "undefined", "cannot", "no space", "too large")
 
 
 class ByocExecutable(VMExecutable):
-    """TVM's VM executable, as `tvm_byoc_dnnl.compile` returns it.
-
-    Parameters
-    ----------
-    mod : tvm.runtime.Module
-        The executable.
-    target : Target, optional
-        What it was built for; of an executable that was built without ``host_code``, see `byoc_pipeline`.
-    """
+    """What `tvm_byoc_dnnl.compile` returns; with the ``target`` of one that was built without ``host_code``."""
 
     #: the threads of each call by a `Runner` that is made of it; the exported file does not say
     threads: int | None = None
@@ -147,7 +139,6 @@ def _check(path: Path, *, linked: bool, cc: str | None) -> None:
 
 
 def _explain(path: Path, error: Exception) -> str:
-    """The lines of a compiler's output that give the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = "\n".join(lines)
     noise = ("Compilation error", "ld returned")

@@ -58,7 +58,6 @@ def default_of(op: str) -> Legalization:
 
 
 def dims_of(expr: Any) -> list[Any]:
-    """The sizes of an operand."""
     dims = shape_dims(expr.ty)
     assert dims is not None, "an operator is lowered only once the shapes of its operands are known"
     return dims
@@ -74,8 +73,8 @@ def _checked(
 ) -> Any:
     """A copy of ``value``, whose making raises unless ``rules(read, position, sizes)`` hold for every position.
 
-    ``read(position)`` is an element, counted through all axes. The copy has ``change(element, position, sizes)``
-    instead, if that is given.
+    ``read(position)`` is an element, counted through all axes. ``change(element, position, sizes)`` is what is copied
+    instead.
     """
 
     def write_each(source: Any, target: Any, sizes: Sequence[Any]) -> Any:

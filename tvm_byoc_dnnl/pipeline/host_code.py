@@ -92,7 +92,6 @@ def _function() -> tvm.tirx.PrimFunc:
 
 
 def set_imports(module: tvm.runtime.Module, parts: list[tvm.runtime.Module]) -> None:
-    """Give a module these imports in place of those that it has."""
     module.clear_imports()
     for part in parts:
         module.import_module(part)
@@ -111,8 +110,8 @@ def objects_in_memory(
 ) -> Iterator[_Pack | None]:
     """Inside, LLVM's modules among the imports of ``module`` are exported from memory.
 
-    Yields what writes the file with the imports, for ``fpack_imports`` of TVM's ``export_library``. For a system
-    library, and where ``fcompile`` links files of another kind, nothing changes, and it is None.
+    Yields ``fpack_imports`` for TVM's ``export_library``; None for a system library, or where ``fcompile`` links other
+    files.
     """
     found = module._collect_from_import_tree(lambda part: part.kind == _LLVM)
     other = hasattr(fcompile, "object_format") or not _native.available()
@@ -139,7 +138,6 @@ def objects_in_memory(
 
 
 def _in_memory(module: tvm.runtime.Module, compiler: str | None) -> tvm.runtime.Module:
-    """A module of LLVM's as one that has its object file in memory."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     data = _object(module) if limit == resource.RLIM_INFINITY else _assembled(module, compiler)
     return _native.function("tvm_byoc_dnnl.ObjectModuleCreate")(data, module, "", _LLVM)

@@ -24,10 +24,9 @@ _ALLOCATION = "relax.builtin.alloc_tensor"
 
 @tvm.transform.module_pass(opt_level=0, name="GrowCaches")
 def GrowCaches(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """Pass: allocations of caches become calls of the modules that write them.
+    """Pass: allocations of caches become calls of the modules that write them; behind CallTIRRewrite.
 
-    To be run where outputs are allocated and passed, behind CallTIRRewrite. A cache that anything else reads or writes
-    stays as it is.
+    A cache that anything else reads or writes stays as it is.
     """
     caches = _caches(mod)
     entry = next((gv for gv in mod.get_global_vars() if gv.name_hint == "main"), None)

@@ -71,8 +71,6 @@ def _by_library(name: str) -> Legalization:
 
 
 def _by_compute(name: str) -> Legalization:
-    """An operator that has a compute of ours."""
-
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         return bb.call_te(partial(BUILTIN[f"relax.{name}"], call.attrs), *call.args, primfunc_name_hint=name)
 

@@ -57,7 +57,6 @@ def is_library(path: Path) -> bool:
 
 
 def write_mark(path: Path) -> None:
-    """Write an object file to link into a library that `seal` will be called for."""
     _native.function("tvm_byoc_dnnl.WriteDataObject")(str(path), _MARK.decode(), _MARK)
 
 
@@ -210,12 +209,10 @@ def _checksum(data: Any, skip: list[list[int]]) -> int:
 
 
 def _checksum_of_weights(data: Any, skip: list[list[int]]) -> int:
-    """The checksum of the bytes in the ranges."""
     return _native.checksum(tvm_ffi.from_dlpack(np.array([0, *_parts(data, skip)], "uint64")))
 
 
 def _parts(data: Any, ranges: Iterable[Sequence[int]]) -> list[int]:
-    """The checksum of each range that is not empty."""
     parts = [data[start:end] for start, end in ranges]
     return [_native.checksum(tvm_ffi.from_dlpack(part)) for part in parts if len(part)]
 

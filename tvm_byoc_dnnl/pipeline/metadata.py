@@ -45,10 +45,10 @@ Kernels = dict[str, list[list[str]]]
 def kernel_names(
     model: tvm.IRModule, legal: tvm.IRModule, fused: tvm.IRModule, lowered: tvm.IRModule, entry: str = "main"
 ) -> Kernels:
-    """Find the names: ONNX nodes, or the variables that hold the results.
+    """Find the names, ONNX nodes or the variables that hold the results; both branches of an If count.
 
     The modules are that before its calls are lowered, and those behind LegalizeOps, behind FuseOps, and behind FuseTIR
-    and RewriteDataflowReshape. The functions that ``entry`` calls are followed; both branches of an If count.
+    and RewriteDataflowReshape.
     """
     nodes = OnnxNodes(model)
     steps: dict[str, list[tuple[str, list[str] | None]]] = {}
@@ -87,16 +87,13 @@ class _Numbers:
         self._variables: dict[Any, int] = {}
 
     def start(self, func: relax.Function) -> None:
-        """Number the parameters of a function by their position."""
         for position, param in enumerate(func.params):
             self.bind(param, self._number("parameter", position))
 
     def bind(self, var: Any, number: int) -> None:
-        """Let a variable stand for a value."""
         self._variables[var] = number
 
     def of(self, value: Any) -> int:
-        """The number of an expression."""
         if isinstance(value, relax.Var):
             return self._variables.get(value, -1)
         if isinstance(value, relax.Tuple):
@@ -207,10 +204,7 @@ KERNELS_FUNCTION = "byoc_kernels"
 
 
 def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
-    """Add functions that describe ``entry``; without ``entry`` the module stays as it is.
-
-    ``mod`` has its regions built, and ``regions`` has them as functions.
-    """
+    """Add functions that describe ``main``, if there is one. ``regions`` is ``mod`` before its regions were built."""
     names = {gv.name_hint: gv for gv in mod.get_global_vars()}
     if entry not in names or METADATA_FUNCTION in names:
         return mod
@@ -232,12 +226,10 @@ def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main
 
 
 def attach_kernels(mod: tvm.IRModule, kernels: Kernels) -> tvm.IRModule:
-    """Add a function that says which calls TVM's kernels run, if there are any."""
     return _with_data(mod, {KERNELS_FUNCTION: json.dumps(kernels, separators=(",", ":")).encode()}) if kernels else mod
 
 
 def _with_data(mod: tvm.IRModule, functions: Mapping[str, bytes]) -> tvm.IRModule:
-    """The module with functions that return bytes."""
     bb = relax.BlockBuilder(mod)
     for name, data in functions.items():
         with bb.function(name, []):
@@ -255,13 +247,7 @@ def _account(regions: tvm.IRModule) -> bytes:
 
 
 def read_account(module: tvm.runtime.Module) -> ReportData | None:
-    """The account of a compiled model: who runs which call; ``None`` where the model does not say.
-
-    Raises
-    ------
-    ArtifactError
-        If it is of another version.
-    """
+    """Who runs which call of a compiled model; ``None`` where it does not say, `ArtifactError` for another version."""
     vm = relax.VirtualMachine(module, tvm.cpu())
     if not vm.module.implements_function(REPORT_FUNCTION):
         return None
@@ -278,13 +264,7 @@ def read_kernels(vm: relax.VirtualMachine) -> Kernels:
 
 
 def read_metadata(vm: relax.VirtualMachine) -> dict[str, Any] | None:
-    """The description inside a compiled model, ``None`` when it has none (it was built without our pipeline).
-
-    Raises
-    ------
-    ArtifactError
-        If it is of another version.
-    """
+    """The description inside a compiled model; ``None`` without one, `ArtifactError` for another version."""
     if not vm.module.implements_function(METADATA_FUNCTION):
         return None
     record = json.loads(bytes(vm[METADATA_FUNCTION]().numpy()))

@@ -25,6 +25,7 @@ from ..regions.cost import RegionPolicy
 from ..regions.failure import BrokenRegions, Failure
 from ..regions.functions import dissolve_regions, flatten_region, inline_functions
 from ..vendors.codegen import Terms, Times
+from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import find_namespace, get_target_options
 from ..vendors.portable import OUTPUTS, check_output, install_codegen
@@ -37,17 +38,10 @@ def build_regions(
 ) -> tuple[tvm.IRModule, tvm.IRModule]:
     """The module with the regions that can be built as functions, and the same one with these regions built.
 
-    They become calls of runtime modules or PrimFuncs, one namespace after the other, by their names. What cannot be
-    built is partitioned again around the calls that are to blame, and then all are built again: others may have got
-    what it lost. A region that cannot be source as asked becomes a module, with a note in the log. ``times`` are the
-    known times of candidates (`Terms`).
-
-    Raises
-    ------
-    UnsupportedError
-        With ``strict``, instead: lists every call that failed, with the reason.
-    NativeLibraryError
-        If a library is missing: that is no fault of a region.
+    One namespace after the other, by their names. What cannot be built is partitioned again around the calls that are
+    to blame, and then all are built again: others may have got what it lost. With ``strict``, `UnsupportedError` lists
+    these calls instead. A region that cannot be source as asked becomes a module, with a note in the log.
+    `NativeLibraryError` if a library is missing: that is no fault of a region.
     """
     notes: dict[str, dict[str, str]] = {}
     mod, built = _built(mod, notes, times, strict=strict)
@@ -57,8 +51,7 @@ def build_regions(
 def settle_regions(mod: tvm.IRModule, *, dry_run: bool = False) -> tvm.IRModule:
     """The regions that `build_regions` would build in the end, as regions; calls that cannot be built went back before.
 
-    A namespace whose library is missing on this machine keeps its regions, and so does one with a compiler of its own
-    in a ``dry_run``.
+    A namespace without its library keeps its regions, and in a ``dry_run`` so does one with a compiler of its own.
     """
     with tvm.target.Target("llvm"):
         return _built(mod, {}, needs_all=False, dry_run=dry_run)[0]
@@ -73,10 +66,7 @@ def _built(
     needs_all: bool = True,
     dry_run: bool = False,
 ) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """See `build_regions`; ``notes`` gets what is no source, by namespace.
-
-    Without ``needs_all``, a namespace whose library is missing keeps its regions.
-    """
+    """See `build_regions`; ``notes`` gets what is no source. Without ``needs_all``, regions without a library stay."""
     built, done = mod, set[str]()
     while owners := {codegen_of(f) for f in built.functions.values()} - done - {""}:
         name = min(owners)
@@ -116,8 +106,8 @@ def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRM
 
     def attempt(other: Namespace, region: relax.Function) -> Failure | None:
         if other.name != ns.name:
-            return other.route.attempt(region, _options(mod, other))
-        return broken.together or ns.route.attempt(region, _options(mod, ns), fully=True)
+            return route_attempt(other.route, region, _options(mod, other))
+        return broken.together or route_attempt(ns.route, region, _options(mod, ns), fully=True)
 
     return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
 

@@ -61,10 +61,7 @@ def OwnWeightsUnlessSource(mod: tvm.IRModule, context: Any) -> tvm.IRModule:
 
 
 def _wanted_constants(module: tvm.runtime.Module) -> dict[str, list[str]]:
-    """Symbol and constants' names of a region's module, as TVM's constant loader asks for them; {} if it has none.
-
-    Source cannot be called before TVM has compiled it, so its constants stay with TVM.
-    """
+    """Symbol and constants' names of a region's module, as TVM's constant loader asks for them; {} if it has none."""
     if module.kind == "c":
         return {}
     if not (module.implements_function("get_symbol") and module.implements_function("get_const_vars")):

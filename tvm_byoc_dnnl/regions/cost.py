@@ -84,7 +84,6 @@ def type_bytes(ty: Any, sizes: Mapping[str, int] = _NONE) -> int:
 
 
 def call_bytes(call: Any, sizes: Mapping[str, int] = _NONE) -> int:
-    """Bytes that a call reads and writes when nothing is fused."""
     return sum(type_bytes(a.ty, sizes) for a in items(call.args)) + type_bytes(call.ty, sizes)
 
 
@@ -210,11 +209,7 @@ _NEXT_TO_NOTHING = frozenset(f"{_VIEWS} {_COPIES} {_CHEAP}".split()) - {"permute
 
 
 def call_flops(call: Any, sizes: Mapping[str, int] = _NONE) -> int:
-    """Floating-point (or integer) operations of one call of an operator; 0 for views and copies.
-
-    The function of a ``call_tir`` is not analysed: it counts one operation per element. Symbols without a usual size
-    count as 1.
-    """
+    """Operations of one call of an operator; 0 for views and copies. A ``call_tir`` counts one per element."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
     return _FLOPS.get(name, _of_outputs(1))(call, sizes)
 
@@ -346,13 +341,7 @@ class RegionPolicy:
 def with_names(
     policy: RegionPolicy | None, exclude: Sequence[str] = (), force: Sequence[str] = ()
 ) -> RegionPolicy | None:
-    """The policy, or those of the namespaces, and calls that are excluded and forced besides.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If they are no names.
-    """
+    """The policy, or those of the namespaces, and calls that are excluded and forced besides."""
     if not exclude and not force:
         return policy
     named = RegionPolicy(exclude=exclude, force=force, on_top=True)

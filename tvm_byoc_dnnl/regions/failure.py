@@ -35,14 +35,9 @@ def describe(error: BaseException) -> str:
 
 
 class BrokenRegions(Exception):
-    """Some regions of a module cannot be built.
+    """Regions of a module (or PrimFuncs that belong to the namespace) that cannot be built, each with the failure.
 
-    Parameters
-    ----------
-    failures : mapping of GlobalVar to Failure
-        Each region, or PrimFunc that belongs to the namespace, and why.
-    together : Failure, optional
-        The error where each of them works by itself, but all of them together do not.
+    ``together`` is the error where each of them works by itself, but all of them together do not.
     """
 
     def __init__(self, failures: Mapping[Any, Failure], together: Failure | None = None) -> None:

@@ -82,11 +82,10 @@ def _no_local_functions(func: relax.Function) -> Any:
 def inline_calls(
     func: relax.Function, bodies: Mapping[Any, Body], lift: Callable[[relax.Function], Any] = _no_local_functions
 ) -> relax.Function:
-    """Replace calls by bodies.
+    """Replace calls in dataflow blocks by ``bodies``, which are by the variables that hold their results.
 
-    ``bodies`` has what to put in the place of calls in dataflow blocks, by the variables that hold their results. The
-    last call of a body is bound to that variable, the others keep the names that they have in the body where those are
-    free. ``lift(function)`` makes a local function of a body (a region's composite) a global one.
+    The other variables keep the names of the body where those are free. ``lift(function)`` makes a local function of a
+    body (a region's composite) a global one.
     """
     return _Inliner(func, lambda binding: bodies.get(binding.var), lift, relax.DataflowVar).function(func)
 
@@ -94,8 +93,7 @@ def inline_calls(
 def inline_functions(func: relax.Function, bodies: Mapping[Any, relax.Function]) -> relax.Function:
     """``func`` with every call of the functions in ``bodies`` replaced by the body, without dataflow blocks.
 
-    ``Function.inline_functions`` would leave the callee's symbols in types that are written out, as those of
-    ``call_tir`` are; here they become the caller's.
+    ``Function.inline_functions`` would leave the callee's symbols in types that are written out, as ``call_tir``'s are.
     """
     plain = {gv: Body(_without_dataflow(body)) for gv, body in bodies.items()}
     while not bodies.keys().isdisjoint(relax.analysis.all_global_vars(func)):
@@ -115,10 +113,7 @@ def flatten_region(
 
 
 def inline_regions(mod: tvm.IRModule, bodies: Mapping[Any, relax.Function]) -> tvm.IRModule:
-    """Replace every call of a region by a body, in all functions of the host, and drop the regions.
-
-    ``bodies`` has the functions that replace the calls; they may differ from those in ``mod``.
-    """
+    """Replace every call of a region by a body, in all functions of the host, and drop the regions."""
     if not bodies:
         return mod
     functions = {gv: f for gv, f in mod.functions.items() if gv not in bodies}
@@ -288,18 +283,6 @@ class RegionBuilder:
         body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
         return self._builder.normalize(relax.Function(self._params, body, ret_ty))
 
-    def function_beside(self, used: set[Any]) -> relax.Function:
-        """The region with variables of its own, in a module whose regions contain the composites ``used``.
-
-        A copy would be lowered again, though it was tried: none is made where it is not needed. The region's composites
-        are added to ``used``.
-        """
-        func = self.function
-        is_open = relax.analysis.defined_symbolic_vars(func) or relax.analysis.free_symbolic_vars(func)
-        shares = not used.isdisjoint(self._locals)
-        used.update(self._locals)
-        return relax.utils.copy_with_new_vars(func) if is_open or shares else func
-
 
 def _called(callee: Any, args: list[Any], ty: Any) -> Any:
     """A call; ``ty`` is that of the host's call, which is the same here unless it names symbols."""
@@ -309,7 +292,6 @@ def _called(callee: Any, args: list[Any], ty: Any) -> Any:
 
 
 def _structure(expr: Any) -> Any:
-    """The fields of an operand that is a tuple, else the operand."""
     return tuple(map(_structure, expr.fields)) if is_a(expr, relax.Tuple) else expr
 
 

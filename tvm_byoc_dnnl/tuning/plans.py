@@ -12,13 +12,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax
 
-from ..ir.constants import constant_numpy
-from ..ir.relax_utils import composite_of, constants_in, is_host_function, op_calls
+from ..core.compilation import knowing
+from ..ir.relax_utils import composite_of, is_host_function, op_calls
 from ..partitioning.annotate.choice import Choice, Match, PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler, places_taken
 from ..partitioning.annotate.vendor_forms import VendorForms
@@ -27,6 +25,7 @@ from ..partitioning.passes import PartitionGraph
 from ..prepare import Prepare
 from ..regions.cost import RegionPolicy
 from ..regions.failure import Failure
+from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, get_target_options, namespace
 from .costs import Costs
@@ -76,35 +75,16 @@ def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
     return mod
 
 
-class _Attempts:
-    """Attempts of regions, each made once: some codegens compile the region for it.
-
-    A region is the same if it has the same calls, and the same constants in memory; these are kept, so that no other
-    ones can come to lie there.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[Failure | None, list[np.ndarray]]] = {}
-
-    def __call__(self, ns: Namespace, region: relax.Function, options: Mapping[str, Any]) -> Failure | None:
-        constants = [constant_numpy(constant) for constant in constants_in(region)]
-        places = tuple(array.ctypes.data for array in constants)
-        key = (ns.name, tvm_ffi.structural_hash(region, skip_tensor_content=True), places, str(options))
-        if key not in self._known:
-            self._known[key] = ns.route.attempt(region, options), constants
-        return self._known[key][0]
-
-
 class Planner:
     """Plans of a model that is `prepared`, with compilers in order of priority."""
 
-    def __init__(self, mod: tvm.IRModule, compilers: Sequence[str], attempts: _Attempts | None = None) -> None:
+    def __init__(self, mod: tvm.IRModule, compilers: Sequence[str], known: dict[Any, Any] | None = None) -> None:
         self.compilers = list(compilers)
         self.mod = mod
-        self._attempts = attempts or _Attempts()
+        self._known = {} if known is None else known  # of regions, from plan to plan
 
     def of_part(self, mod: tvm.IRModule) -> Planner:
-        return Planner(mod, self.compilers, self._attempts)
+        return Planner(mod, self.compilers, self._known)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -160,10 +140,11 @@ class Planner:
         mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=note)(self.mod)
 
         def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
-            return self._attempts(ns, func, get_target_options(mod, ns.name))
+            return route_attempt(ns.route, func, get_target_options(mod, ns.name))
 
         fallback = Fallback(mod, attempt, policy)
-        blocks = fallback.run().values()
+        with knowing(regions=self._known):
+            blocks = fallback.run().values()
         parts = [part for block in blocks for part in _parts(fallback.mod, block, inside)]
         return Plan(parts, {call: part.workload.compiler for part in parts for call in part.calls})
 

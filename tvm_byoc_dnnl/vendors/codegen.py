@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm
 import tvm_ffi
@@ -37,6 +37,7 @@ from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from .devices import Residence
 
 _LINES_SHOWN = 8
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,9 @@ class SourceBuild:
 
 
 def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild] = ()) -> None:
-    """Let the C++ compiler read every module that is C or C++ source, with the include paths of ``export_library``.
+    """Let the C++ compiler read every module that is source, with the include paths of ``export_library``.
 
-    Raises
-    ------
-    RuntimeError
-        With the compiler's first messages, or if there is no compiler to export such a module with.
+    `RuntimeError` has its first messages, or says that there is none to export such a module with.
     """
     sources = [m.inspect_source() for m in modules if m.kind == "c"]
     if not sources:
@@ -142,18 +140,10 @@ Times = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Terms:
-    """What a build is given for its routes, beside the options of a namespace.
-
-    Attributes
-    ----------
-    times : Times, optional
-        The known times of candidates.
-    not_source : dict, optional
-        Gets the regions (by symbol) that became modules although source was asked for, and why; ``None`` to raise
-        instead.
-    """
+    """What a build is given for its routes, beside the options of a namespace."""
 
     times: Times | None = None
+    #: gets the regions (by symbol) that became modules although source was asked for, and why; ``None`` to raise
     not_source: dict[str, str] | None = None
 
 
@@ -161,55 +151,26 @@ NO_TERMS = Terms()
 
 
 class Route(ABC):
-    """The way in which the regions of a namespace become code.
-
-    Attributes
-    ----------
-    compiler : str
-        The namespace.
-    makes_source : bool
-        Whether `source` may succeed.
-    source_build : callable, optional
-        ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
-    compiles : bool
-        Whether `attempt` runs a compiler of the vendor's, which may take long.
-    """
+    """The way in which the regions of a namespace become code."""
 
     compiler: str
-    makes_source: bool = False
-    compiles: bool = True
+    makes_source: bool = False  #: whether `source` may succeed
+    compiles: bool = True  #: whether `attempt` runs a compiler of the vendor's, which may take long
     source_build: Callable[[], SourceBuild] | None = None
 
     @abstractmethod
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
-        """Try a fresh region, cheaply or as `build` does (``fully``); returns the failure, ``None`` if there is none.
+        """What is wrong with a region, tried cheaply or as `build` does (``fully``); ``options`` have their defaults.
 
-        ``options`` are those of the namespace, defaults filled in.
-
-        Raises
-        ------
-        NativeLibraryError
-            If a library is missing: nothing that another compiler could do better.
+        `NativeLibraryError` where a library is missing: nothing that another compiler could do better.
         """
 
     @abstractmethod
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
-        """The module with calls of runtime modules, or of PrimFuncs, in the place of the namespace's regions.
-
-        Raises
-        ------
-        BrokenRegions
-            If some of them cannot be built.
-        """
+        """The module with calls of runtime modules, or of PrimFuncs, in place of its regions; or `BrokenRegions`."""
 
     def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
-        """The region as a source module of that name.
-
-        Raises
-        ------
-        UnsupportedError
-            If it cannot be said in source.
-        """
+        """The region as a source module of that name; `UnsupportedError` if it cannot be said in source."""
         raise UnsupportedError(f"{self.compiler!r} makes modules only")
 
 
@@ -222,9 +183,9 @@ def with_external_calls(
 ) -> tvm.IRModule:
     """The module without ``regions``, which are called in ``modules`` instead.
 
-    Each of ``modules`` has the function of its region's symbol; ``names`` are those of `name_constants`. ``on_device``
-    says whether values stay on a device from region to region. The modules are in the attribute ``external_mods``, and
-    the constants in ``const_name_to_constant``, where TVM's linker looks for both.
+    ``names`` are those of `name_constants`. ``on_device`` says whether values stay on a device from region to region.
+    The modules are in ``external_mods``, and the constants in ``const_name_to_constant``, where TVM's linker looks for
+    both.
     """
     symbols = {gv: str(f.attrs["global_symbol"]) for gv, f in regions.items()}
 
@@ -288,7 +249,6 @@ class Codegen(Route):
         return None
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
-        """See `Route.build`."""
         regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
         made, errors, together = all_or_each(
             list(regions), lambda some: self._generate([regions[gv] for gv in some], options, terms)
@@ -305,7 +265,6 @@ class Codegen(Route):
     def _generate(
         self, regions: Sequence[relax.Function], options: Mapping[str, Any], terms: Terms
     ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
-        """The modules of regions, and the names of their constants."""
         names = name_constants(regions)
         # Not `tvm_ffi.convert`, which first asks each class of TVM whether a list or a dict is its own
         with calling(f"the codegen of {self.compiler!r}", around=regions):
@@ -341,9 +300,40 @@ def _is_blob(module: tvm.runtime.Module) -> bool:
 
 
 def _content(region: relax.Function, options: Mapping[str, Any]) -> str:
-    """A name for all that a codegen sees of a region but its symbol."""
-    body = tvm_ffi.structural_hash(region.without_attr("global_symbol"), skip_tensor_content=True)
-    return fingerprint([body, dict(options), *map(constant_numpy, constants_in(region.body))], "a region")
+    """A name for all that a codegen sees of a region but its symbol, in every process."""
+    values = map(constant_numpy, constants_in(region.body))
+    return fingerprint([_structure(region), dict(options), *values], "a region")
+
+
+def _structure(region: relax.Function) -> int:
+    return tvm_ffi.structural_hash(region.without_attr("global_symbol"), skip_tensor_content=True)
+
+
+def region_key(what: Any, region: relax.Function, options: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """The key in `Compilation.regions` of ``what`` is known of regions with these calls, constants and options.
+
+    Constants are told apart by their addresses: the entry keeps its region, so that none come to lie there later.
+    """
+    constants = tuple(map(hash, constants_in(region.body)))
+    chosen = frozenset((str(name), value) for name, value in (options or {}).items())
+    return what, _structure(region.without_attr("Codegen")), constants, chosen
+
+
+def once(what: Any, region: relax.Function, options: Mapping[str, Any] | None, make: Callable[[], _Made]) -> _Made:
+    """``make()``, called once in a compilation for regions of one content."""
+    known = current().regions
+    if known is None:
+        return make()
+    key = region_key(what, region, options)
+    if key not in known:
+        known[key] = make(), region
+    return known[key][0]
+
+
+def attempt(route: Route, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
+    """`Route.attempt`, made once, as some codegens compile the region for it."""
+    what = ("attempt", route.compiler, fully)
+    return once(what, region, options, lambda: route.attempt(region, options, fully=fully))
 
 
 def _plain(made: Any) -> Any:
@@ -354,9 +344,8 @@ def _plain(made: Any) -> Any:
 class OwnCodegen(Codegen):
     """A vendor's own function; without one, the function that TVM knows as ``relax.ext.<compiler>``.
 
-    With ``isolate`` each call of it is made in a process of its own. What it has compiled to bytes of its library is
-    used again for a region of equal content: in the same compilation, for the region that was tried, and with a
-    ``cache_dir`` in later ones.
+    With ``isolate`` each call of it is made in a process of its own. Bytes that it has compiled are used again for a
+    region of equal content: in the same compilation, and with a ``cache_dir`` in later ones.
     """
 
     compiler: str
@@ -377,18 +366,21 @@ class OwnCodegen(Codegen):
     def _generate(
         self, regions: Sequence[relax.Function], options: Mapping[str, Any], terms: Terms
     ) -> tuple[list[tvm.runtime.Module], dict[Any, str]]:
-        known, kept = current().blobs, current().kept
-        blobs = {} if known is None else known.setdefault(self, {})
-        keys = [_content(region, options) for region in regions] if blobs or kept else [""] * len(regions)
-        found = [blobs.get(key) or (kept and kept.region(self.compiler, key)) for key in keys]
-        new = [region for region, module in zip(regions, found, strict=True) if module is None]
+        known, kept = current().regions, current().kept
+        known = {} if known is None else known
+        keyed = [(region_key(self, region, options), region) for region in regions]
+        for key, region in keyed if kept else ():
+            if key not in known and (module := kept.region(self.compiler, _content(region, options))):
+                known[key] = module, region
+        new = [region for key, region in keyed if key not in known]
         made = iter(super()._generate(new, options, terms)[0] if new else ())
-        modules = [next(made) if module is None else _counted(module, r) for module, r in zip(found, regions)]
-        for region, key, module, old in zip(regions, keys, modules, found, strict=True):
-            if _is_blob(module):
-                blobs[key or _content(region, options)] = module
-                if kept and old is None:
-                    kept.keep_region(self.compiler, key, module)
+        modules = []
+        for key, region in keyed:
+            modules.append(_counted(known[key][0], region) if key in known else next(made))
+            if key not in known and _is_blob(modules[-1]):
+                known[key] = modules[-1], region
+                if kept:
+                    kept.keep_region(self.compiler, _content(region, options), modules[-1])
         return modules, name_constants(regions)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:

@@ -108,8 +108,6 @@ class Examination:
 
 @dataclass(frozen=True)
 class BlobRunner:
-    """The arguments of `register_blob_runner`."""
-
     check: Callable[[str], bool | Reject | Works]
     #: ``load(data, options, memory)``
     load: Callable[[bytes, Mapping[str, Any], Any], Callable[..., Any]]
@@ -123,8 +121,6 @@ TirToRuntime = Callable[[tvm.IRModule, tvm.target.Target], tvm.runtime.Module]
 
 @dataclass(frozen=True)
 class TargetHooks:
-    """The arguments of `register_target_hooks` for a namespace."""
-
     relax_to_tir: tvm.transform.Pass
     tir_to_runtime: TirToRuntime | None = None
     tir_passes: tvm.transform.Pass | None = None
@@ -139,8 +135,6 @@ class TargetHooks:
 
 @dataclass(frozen=True)
 class FusedOp:
-    """The arguments of `register_fused_op`."""
-
     name: str
     #: the leaves of the pattern, left to right, each once
     inputs: tuple[Any, ...]
@@ -204,7 +198,6 @@ class Namespace(VendorFunctions):
 
     @property
     def route(self) -> Route:
-        """The route by which its regions become code."""
         return self.kernels or self.by_codegen
 
     @property
@@ -227,7 +220,6 @@ class Namespace(VendorFunctions):
                 raise TypeError(f"{name} of {self.name!r} is for a codegen that is a function; got {self.codegen!r}")
 
     def copy(self) -> Namespace:
-        """The same with tables of its own."""
         tables: dict[str, Any] = {key: dict(value) for key, value in vars(self).items() if isinstance(value, dict)}
         return replace(self, **tables)
 
@@ -237,7 +229,6 @@ class Namespace(VendorFunctions):
         return Reject(f"{self.name!r} has no predicate for {op}" + (f": {why}" if why else ""))
 
     def ops(self) -> list[str]:
-        """Relax ops for which it has a predicate or a lowering."""
         return sorted({*self.predicates, *self.lowerings})
 
     def options(self) -> dict[str, Any]:
@@ -268,15 +259,7 @@ def remembered() -> dict[Any, Any]:
 
 
 def told(ns: Namespace, function: str, *arguments: Any, around: Sequence[Any] | None = None) -> Any:
-    """What a function that a namespace has says; ``around`` as for `calling`.
-
-    Raises
-    ------
-    NativeLibraryError
-        If a library is missing.
-    VendorError
-        If it raises, or says something of another kind.
-    """
+    """What a function that a namespace has says; ``around`` as for `calling`. `VendorError` names it where it fails."""
     name, kind, expected = _GIVES[function]
     who = f"{name} of {ns.name!r}"
     with calling(who, named=True, around=around):

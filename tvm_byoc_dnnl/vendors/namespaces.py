@@ -124,15 +124,9 @@ def _load() -> None:
 
 
 def claim_namespace(name: str, extend: bool = False, adding: Sequence[str] = ()) -> Namespace:
-    """The namespace called ``name``, for registering something in it; a new one, if there is none.
+    """The namespace ``name``, new if need be, to register something in; `ValueError` if another package's.
 
-    ``extend`` says whether it may belong to another package. Then it warns where operators or patterns are added
-    (``adding``).
-
-    Raises
-    ------
-    ValueError
-        If it belongs to another package.
+    ``extend`` allows that. Then it warns where operators or patterns are added (``adding``).
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
@@ -170,13 +164,7 @@ def _registrant() -> str:
 
 
 def namespace(compiler: str) -> Namespace:
-    """The namespace called ``compiler``.
-
-    Raises
-    ------
-    InputError
-        If it is not registered; the message lists those that are.
-    """
+    """The namespace called ``compiler``; `InputError` lists those that are registered."""
     found = find_namespace(compiler)
     if found is not None:
         return found
@@ -233,13 +221,7 @@ _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def known_target(target: Any, who: str) -> tvm.target.Target:
-    """The target of a name, of a dict or of itself.
-
-    Raises
-    ------
-    InputError
-        If TVM has no such target.
-    """
+    """The target of a name, of a dict or of itself; `InputError` if TVM has no such target."""
     try:
         return tvm.target.Target(target)
     except Exception as error:
@@ -287,13 +269,7 @@ def compilation_of(mod: tvm.IRModule, names: Iterable[str]) -> Compilation:
 
 
 def parse_option(text: str) -> tuple[str, str, Any]:
-    """Namespace, option and value of ``NAMESPACE.OPTION=VALUE``, the value in the type of the option's default.
-
-    Raises
-    ------
-    InputError
-        If the text has another form, the namespace no such option, or the option another type.
-    """
+    """Namespace, option and value, in the type of its default, of ``NAMESPACE.OPTION=VALUE``; or `InputError`."""
     name, equals, value = text.partition("=")
     compiler, dot, option = name.partition(".")
     if not (equals and dot and compiler and option):

@@ -13,7 +13,6 @@ import tvm_ffi
 from tvm import relax
 
 from ..core import _native
-from ..core.compilation import current
 from ..core.errors import NativeLibraryError, UnsupportedError, one_of
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject, calling
@@ -22,17 +21,16 @@ from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
 from ..ir.tvm_compat import constant_tensor
 from ..regions.failure import BrokenRegions, Failure, describe
-from .codegen import NO_TERMS, Codegen, SourceBuild, Terms, Times
+from .codegen import NO_TERMS, Codegen, SourceBuild, Terms, Times, attempt, once
 from .namespace import Namespace, Pattern, told
 from .namespaces import checked_options, get_target_options, namespace, registered
 
 
 @dataclass(frozen=True)
 class _Lowered:
-    """A region as a graph, the options that it was lowered with, and the Relax constant behind each name in it."""
+    """A region as a graph, and the Relax constant behind each name in it."""
 
     graph: PortableGraph
-    options: Mapping[str, Any]
     constants: Mapping[str, Any]
 
     def named(self, symbol: str, constant_names: Mapping[Any, str] | None) -> PortableGraph:
@@ -63,13 +61,7 @@ def lower_region(
     Reject
         If something in the region has no lowering, or its lowering refuses; the reason names the op.
     """
-    remembered = current().lowered
-    key = (ns.name, func.body)
-    lowered = remembered.get(key) if remembered is not None else None
-    if lowered is None or lowered.options != dict(options or {}):
-        lowered = _lower(ns, func, dict(options or {}))
-        if remembered is not None:
-            remembered[key] = lowered
+    lowered = once(("graph", ns.name), func, options, lambda: _lower(ns, func, dict(options or {})))
     return lowered.named(symbol, constant_names)
 
 
@@ -83,7 +75,7 @@ def _lower(ns: Namespace, func: relax.Function, options: dict[str, Any]) -> _Low
     graph = g.finish(g.values(func.body.body))
     if len(graph.inputs) != arguments:
         raise Reject(f"a lowering of {ns.name!r} reads what is neither an argument nor a result of the region")
-    return _Lowered(graph if ns.optimize is None else told(ns, "optimize", graph), options, g.constants)
+    return _Lowered(graph if ns.optimize is None else told(ns, "optimize", graph), g.constants)
 
 
 def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> PortableGraph:
@@ -237,11 +229,9 @@ class PortableCodegen(Codegen):
         return super().attempt(region, options)
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
-        """See `Route.build`; a module is made without asking the library, so regions that were not lowered for an
-        attempt are tried now."""
-        known = current().lowered or {}
+        """See `Route.build`; a module is made without asking the library, so regions that were not tried are now."""
         regions = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
-        attempts = {gv: self.attempt(f, options) for gv, f in regions.items() if (self.compiler, f.body) not in known}
+        attempts = {gv: attempt(self, f, options) for gv, f in regions.items()}
         failures = {gv: failure for gv, failure in attempts.items() if failure is not None}
         if failures:
             raise BrokenRegions(failures)

@@ -321,7 +321,6 @@ def _is_number(expr: Any) -> bool:
 
 
 def _bounds(name: str, operands: Sequence[Any]) -> tuple[float, float] | None:
-    """Those of a relu or a clip."""
     if name == "relax.nn.relu":
         return 0.0, np.inf
     return (_number(operands[1]), _number(operands[2])) if name == "relax.clip" else None

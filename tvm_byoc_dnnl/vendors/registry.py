@@ -34,7 +34,6 @@ from .namespaces import claim_namespace
 
 
 def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, override: bool) -> None:
-    """Put all entries into a table, or none."""
     for key, value in entries.items():
         old = table.get(key)
         if old is not None and old is not value and not override:
@@ -46,7 +45,6 @@ def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, overrid
 
 
 def check_functions(who: str, **functions: Any) -> None:
-    """Refuse what is neither a function nor ``None``."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{who}: {name} is {function!r}; expected a function")

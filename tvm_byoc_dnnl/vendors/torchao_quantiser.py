@@ -35,7 +35,6 @@ class _Quantiser(Quantizer):
         self._weights = _of_dtype(spec.weights[0], spec.symmetric_weights, observer, 0 if spec.per_channel else None)
 
     def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        """Note at each call what is quantised."""
         for node in model.graph.nodes:
             kind = self._kinds.get(_name(node))
             if kind is not None and _ANNOTATION not in node.meta:

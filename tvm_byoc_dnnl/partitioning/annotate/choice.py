@@ -15,8 +15,6 @@ from ...vendors.namespaces import HOST, compilers, find_namespace, namespace
 
 @dataclass(frozen=True)
 class Match:
-    """Calls that may become one composite function."""
-
     #: the pattern, or the single operator, as ``<namespace>.<name>``
     composite: str
     #: variable that holds the result of the last call
@@ -32,30 +30,16 @@ Choice = Callable[[Match], str]
 
 
 def first_in_order(match: Match) -> str:
-    """The candidate with the highest priority."""
     return match.candidates[0]
 
 
 class PlacedBy:
-    """The choice that a user wrote down; calls that it does not name go to the first candidate.
+    """The choice that a user wrote down, ``placement`` of `compile`; other calls go to the first candidate.
 
-    For one run of `AnnotateExternalCompiler`: it remembers what a pattern has matched.
-
-    Parameters
-    ----------
-    placement : mapping of str to str
-        Call → compiler, or ``"tvm"``. A call is named by the variable that holds its result, its operator
-        (``"relax.nn.relu"``), or what a compiler has registered: a pattern (``"vendor.pattern"``: all calls that it
-        matches) or an operator (``"vendor.relu"``: all calls of it that would go to this compiler). ``*`` and ``?``
-        match as in a shell. An entry with the variable's own name decides, else the first that matches. Where the
-        named compiler cannot take a call, TVM has it.
-    others : mapping of str to sequence of str, optional
-        Argument → names of calls in it, which `check` looks at, too.
-
-    Raises
-    ------
-    InputError
-        If a compiler is not registered.
+    A call is named by the variable that holds its result, its operator (``"relax.nn.relu"``), or what a compiler has
+    registered: a pattern (all calls that it matches) or an operator (``"vendor.relu"``: all calls of it that would go
+    to this compiler). For one run of `AnnotateExternalCompiler`: it remembers what a pattern has matched. ``others``
+    has argument → names of calls in it, which `check` looks at, too. `InputError` if a compiler is not registered.
     """
 
     def __init__(self, placement: Mapping[str, str], others: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -84,10 +68,7 @@ class PlacedBy:
         return by_entry or self._matched.get(name)
 
     def check(self, calls: Iterable[str]) -> None:
-        """Raise `InputError` for an entry that names none of these calls, no operator and nothing registered.
-
-        So are those of ``others`` checked, the names in a policy.
-        """
+        """Raise `InputError` for an entry that names none of these calls, no operator and nothing registered."""
         known = {*calls, *map(str, tvm.ir.Op.list_op_names())}
         for ns in map(namespace, compilers()):
             known.update(name for entry in (*ns.patterns, *ns.ops()) for name in _spellings(f"{ns.name}.{entry}"))

@@ -41,8 +41,6 @@ _SAMPLE = 16
 
 @dataclass(frozen=True)
 class Group:
-    """What becomes one composite function."""
-
     #: variables and their values, in the order of the program. Others read the last one, a call, and ``outputs``
     bindings: Sequence[tuple[Any, Any]]
     #: of the composite function
@@ -52,8 +50,6 @@ class Group:
 
 
 class Composites:
-    """Puts groups of calls in dataflow blocks into composite functions."""
-
     def __init__(self, mod: tvm.IRModule) -> None:
         self._taken = {gv.name_hint for gv in mod.get_global_vars()}
         self._known: dict[Any, list[tuple[relax.Function, Any]]] = {}  # all values are only compared among these
@@ -119,18 +115,13 @@ class Composites:
 
 
 class _Operands:
-    """What the calls inside of a composite read, and the parameters that they need.
-
-    It is no function in `_composite`, which would refer to itself, and keep all of this until the next garbage
-    collection.
-    """
+    """What the calls inside of a composite read, and the parameters that they need."""
 
     def __init__(self) -> None:
         self.params: dict[Any, Any] = {}  # what the caller has → parameter
         self.inside: ByIdentity[Any] = ByIdentity()  # variable of the caller → the one in the function
 
     def of(self, expr: Any) -> Any:
-        """An operand of the caller's call as one inside."""
         if is_a(expr, relax.Tuple):
             return relax.Tuple([self.of(field) for field in expr.fields])
         if not is_a(expr, relax.Var) and not _is_open(expr):
@@ -143,7 +134,6 @@ class _Operands:
         return self.params[expr]
 
     def value(self, value: Any) -> Any:
-        """A value of the caller with these operands."""
         if is_a(value, relax.TupleGetItem):
             return relax.TupleGetItem(self.of(value.tuple_value), value.index)
         args, ty = [self.of(arg) for arg in items(value.args)], value.ty
@@ -180,7 +170,6 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
 
 
 def _is_open(expr: Any) -> bool:
-    """Whether it is a shape with symbols."""
     return is_a(expr, relax.ShapeExpr) and not all(isinstance(dim, tvm.tirx.IntImm) for dim in expr.values)
 
 
@@ -216,8 +205,6 @@ class Context:
 
 
 class Searched:
-    """A function in which patterns are searched."""
-
     def __init__(self, func: relax.Function) -> None:
         self._values: list[tuple[Any, Any]] = []
         self._blocks: list[_Block] = []
@@ -240,7 +227,6 @@ class Searched:
 
     @cached_property
     def _place(self) -> ByIdentity[int]:
-        """Value → place of its binding."""
         return ByIdentity.of((value, place) for place, (_, value) in enumerate(self._values))
 
     @cached_property
@@ -288,7 +274,6 @@ class Searched:
         return sorted((c for of_op in calls for c in of_op), key=lambda c: c[0])
 
     def _members(self, parts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-        """The bindings of a match, in the order of the program."""
         matched = [expr for part, expr in parts.items() if is_a(part, (dpl.CallPattern, dpl.TupleGetItemPattern))]
         return [self._values[place] for place in sorted({self._place[expr] for expr in matched})]
 
@@ -299,7 +284,6 @@ class _Block:
 
     @cached_property
     def readers(self) -> ByIdentity[Any]:
-        """Variable → the variables of the block whose values read it."""
         return ByIdentity.of(relax.analysis.udchain(self._block).items())
 
 
@@ -346,11 +330,10 @@ def _ops(pattern: Any, either: Callable[[set[str], set[str]], set[str]]) -> set[
 
 
 def refuse_escape(context: Any, outputs: Sequence[str] = (), writers: Iterable[WritersBetween] = ()) -> Reject | None:
-    """The reason why a match cannot become one function, ``None`` where it can.
+    """Why a match cannot become one function in the place of its last call, ``None`` where it can.
 
-    ``outputs`` are annotated parts, besides the root, whose results may be used outside. ``writers`` are of the
-    functions that are searched: the match will be in the place of its last call, and must not read there a tensor that
-    is overwritten before.
+    The results of ``outputs``, annotated parts besides the root, may be used outside. ``writers`` are of the functions
+    that are searched: a tensor must not be overwritten before it is read there.
     """
     own = set(context.matched_bindings)
     for function in writers:

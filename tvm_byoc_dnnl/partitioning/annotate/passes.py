@@ -47,8 +47,6 @@ def compilers_of(func: relax.Function, default: Sequence[str] | None) -> list[st
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A pattern of a compiler, or all of its single calls."""
-
     compiler: str
     #: of the pattern, "" for single calls
     name: str
@@ -62,9 +60,9 @@ class _Candidate:
 class Matcher:
     """The candidates for composite functions: compilers in order, each with its patterns before its single calls.
 
-    Patterns with an operator that is not in ``ops`` are not tried; all single calls of a compiler are found in one
-    walk. ``choice`` decides who gets a match, of all compilers that would take it. The compilation has the options and
-    the answers so far, and gets those of single calls.
+    Patterns with an operator that is not in ``ops`` are not tried. ``choice`` decides who gets a match, of all
+    compilers that would take it. The compilation has the options and the answers so far, and gets those of single
+    calls.
     """
 
     def __init__(
@@ -171,7 +169,6 @@ class Matcher:
         self.candidates = [c for c in self.candidates if c.compiler in later]
 
     def run(self, mod: tvm.IRModule, functions: Sequence[str]) -> tvm.IRModule:
-        """Replace what matches in ``functions`` by calls of composite functions."""
         if not self.candidates:
             return mod
         wanted = [c for c in self.candidates if c.pattern is None or ops_of_pattern(c.pattern) <= self._ops]
@@ -238,7 +235,6 @@ def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
 def ask_pattern(
     ns: Namespace, pattern: Pattern, match: Mapping[str, Any], compilation: Compilation | None = None
 ) -> Reject | None:
-    """The verdict of a namespace on one match of a pattern."""
     who = f"the check of pattern {ns.name}.{pattern.name}"
     own = Matched(match, getattr(match, "bindings", {}), getattr(match, "context", None))
     try:
@@ -407,7 +403,6 @@ def _reads_transposed(compiler: str) -> bool:
 
 
 def _by_compilers(mod: tvm.IRModule, default: Sequence[str] | None) -> dict[tuple[str, ...], list[Any]]:
-    """The host functions, grouped by the compilers that may take their calls."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for gv, func in sorted(mod.functions.items(), key=lambda item: item[0].name_hint):
         if is_host_function(func) and (compilers := compilers_of(func, default)):

@@ -31,18 +31,14 @@ CONVERSIONS = frozenset({_DEQUANTIZE, _QUANTIZE})
 
 
 class OwnCopies:
-    """The copies in some functions."""
-
     def __init__(self) -> None:
         self._original: ByIdentity[Any] = ByIdentity()  # of a copy
 
     def made(self, func: relax.Function) -> relax.Function:
-        """The function in which each reader has its own."""
         taken = {str(var.name) for var in (*items(func.params), *(b.var for b in bindings_in(func)))}
         return rewrite_blocks(func, lambda block: self._split(block, taken))
 
     def joined(self, func: relax.Function) -> relax.Function:
-        """The function in which equal copies are one again, where they are still the same call."""
         return rewrite_blocks(func, self._join) if self._original else func
 
     def _split(self, block: Any, taken: set[str]) -> Any:
@@ -121,8 +117,7 @@ def _equal(a: Any, b: Any) -> bool:
 def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
     """``func`` with ``concat(t)`` written as ``concat((a, b))``, for the operators in ``ops``.
 
-    A composite function of ``concat(t)`` would have a tuple for its parameter, and the calls that make ``a`` and ``b``
-    could not be merged with it.
+    A composite of ``concat(t)`` could not be merged with the calls that make ``a`` and ``b``.
     """
     if not any(is_a(value, NESTED) or _reads_tuple(value, ops) for _, value in bindings_of(func)):
         return func  # a visit of every expression takes long
@@ -131,7 +126,6 @@ def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
 
 
 def _is_held(expr: Any) -> bool:
-    """Whether it is a variable that holds a tuple."""
     return is_a(expr, relax.Var) and is_a(expr.ty, relax.TupleType)
 
 
@@ -155,7 +149,6 @@ def _fields(bb: relax.BlockBuilder, var: Any) -> Any:
 
 
 def with_unique_names(func: relax.Function) -> relax.Function:
-    """``func`` with every variable named differently."""
     bound = [*items(func.params)]
     for binding in bindings_in(func):
         value = binding.value

@@ -31,9 +31,8 @@ Question = tuple[str, str, str]
 class Trial:
     """The lowering of one call, or of one match, and what the namespace's library says of it.
 
-    ``name`` is that of the operator or pattern, for messages; ``source`` has the operators of the calls, which
-    ``lower`` writes to a fresh builder. The compilation has the options that regions will have, since another precision
-    may have no implementation; and what the library said before, because most calls of a large model are equal to one
+    ``source`` has the operators of the calls, which ``lower`` writes to a fresh builder. The compilation has the
+    options that regions will have, and what the library said before: most calls of a large model are equal to one
     before them.
     """
 
@@ -57,14 +56,12 @@ class Trial:
         self._try(lambda: self._lower(source, lower))
 
     def graph(self) -> PortableGraph | None:
-        """The graph about which the library is asked, if there is one."""
         if not self._is_optimised:
             self._is_optimised = True
             self._try(self._optimise)
         return None if self._refusal is not None else self._graph
 
     def verdict(self) -> Reject | None:
-        """The refusal, ``None`` where the library can do it."""
         if self._refusal is None and self.question in self._answers:
             return self._answers[self.question]
         if self.graph() is not None:
@@ -114,8 +111,6 @@ def trial_of(ns: Namespace, call: Any, compilation: Compilation) -> Trial | None
 
 
 def _trial_predicate(ns: Namespace, op: str) -> Predicate:
-    """The default predicate of ``op``, in the form ``predicate(attrs, args)``."""
-
     def predicate(attrs: Any, args: Sequence[Any]) -> bool | Reject:
         call = relax.BlockBuilder().normalize(relax.Call(tvm.ir.Op.get(op), list(args), attrs))
         refusal = ask(ns, call)
@@ -159,7 +154,6 @@ def get_annotate_compiler(compiler: str, op: str) -> Predicate:
 
 
 def may_take(ns: Namespace) -> set[str]:
-    """The operators that a namespace has a predicate, a lowering or a pattern for."""
     return {*ns.ops()}.union(*(ops_in_pattern(p.pattern) for p in ns.patterns.values()))
 
 

@@ -67,7 +67,6 @@ class Convertible:
         return call.op.name in self._ops and str(_layout_of(call)) not in self._settled
 
     def variables(self, func: relax.Function) -> list[Any]:
-        """Those that such calls are bound to, in order."""
         return [var for var, call in op_calls(func) if call in self]
 
 
@@ -230,8 +229,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 class VendorForms:
     """The forms in which namespaces want to see a model, one after the other, in order of priority.
 
-    ``canonical`` makes the common form. ``taken(namespace, module, functions, convertible, noted)``: see `laid_out`;
-    ``noted`` gets what it refuses.
+    ``canonical`` makes the common form; ``taken`` is `places_taken`.
     """
 
     def __init__(self, canonical: tvm.transform.Pass, taken: Callable[..., Places]) -> None:
@@ -240,10 +238,9 @@ class VendorForms:
         self._settled: set[str] = set()  # layouts of those so far
 
     def of(self, ns: Namespace, mod: tvm.IRModule, functions: Sequence[str]) -> tuple[tvm.IRModule, list[Fact]]:
-        """The module behind the preparing passes of a namespace, and in its layout.
+        """The module behind the preparing passes of a namespace, and in its layout; they see what it may take.
 
-        They see what it may take in these functions; one that fails is left out. The facts say so, and why the
-        namespace has refused pictures in its layout.
+        One that fails is left out. The facts say so, and why the namespace has refused pictures in its layout.
         """
         self._facts: list[Fact] = []
         for step in [*(partial(self._prepared, ns, p) for p in ns.prepare), partial(self._in_layout, ns)]:

@@ -74,13 +74,8 @@ _CAST_UINT64 = "if (a >= LIMIT) return a < 2 * LIMIT ? (uint64_t)a : 0;\n  retur
 def wrap_integers(mod: tvm.IRModule) -> tvm.IRModule:
     """A module whose integer operations on tensors' elements are calls of functions that `with_definitions` defines.
 
-    Operations of less than 32 bits are all replaced. Those of 32 and 64 bits are where they depend on an element of a
-    tensor: the others compute with loop variables and sizes, and C must see that these do not overflow.
-
-    Raises
-    ------
-    UnsupportedError
-        If bools are divided or shifted.
+    Those of less than 32 bits are all replaced, others where they depend on an element: the rest computes with loop
+    variables and sizes, and C must see that these do not overflow. `UnsupportedError` if bools are divided or shifted.
     """
     functions = {gv: _wrapped(f) if isinstance(f, tirx.PrimFunc) else f for gv, f in mod.functions.items()}
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

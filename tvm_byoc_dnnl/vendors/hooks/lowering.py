@@ -32,11 +32,7 @@ def with_known_shapes(func: relax.Function) -> relax.Function:
 
 
 def region_arguments(func: relax.Function) -> list[relax.Expr]:
-    """The arguments that a region passes to its PrimFunc, in the order of its own parameters.
-
-    Tensors, tuples flattened. A shape or scalar parameter gives the symbols in it, but for those that are a plain
-    dimension of some tensor, because a PrimFunc reads these off the tensor.
-    """
+    """The arguments that a region passes to its PrimFunc: tensors, and symbols that no tensor's dims give."""
     found: dict[Any, None] = dict.fromkeys(e for p in func.params for e in _arguments(p))
     tensors = [e for e in found if isinstance(e.ty, relax.TensorType)]
     bound = {d for t in tensors for d in shape_dims(t.ty) or () if isinstance(d, tirx.Var)}
@@ -64,22 +60,10 @@ def region_constants(func: relax.Function) -> list[relax.Expr]:
 
 
 def call_primfunc(func: relax.Function, callee: Any, primfunc: tirx.PrimFunc) -> relax.Expr:
-    """A ``call_tir`` of ``primfunc``, which computes all of the region ``func``, on the region's parameters.
+    """A ``call_tir`` of ``callee``, a ``primfunc`` that computes all of the region ``func``, on its parameters.
 
-    Parameters
-    ----------
-    func : relax.Function
-        The region.
-    callee : GlobalVar
-        What to call.
-    primfunc : PrimFunc
-        Its parameters are `region_arguments`, then either none or all of `region_constants`, then the results,
-        tuples flattened.
-
-    Raises
-    ------
-    Reject
-        If the parameters of ``primfunc`` are not these.
+    Its parameters are `region_arguments`, then none or all of `region_constants`, then the results, tuples flattened;
+    else `Reject`.
     """
     args, types = region_arguments(func), _result_types(func.ret_ty)
     constants = region_constants(func)
@@ -96,10 +80,9 @@ def call_primfunc(func: relax.Function, callee: Any, primfunc: tirx.PrimFunc) ->
 
 
 def with_body(func: relax.Function, expr: relax.Expr, order: Sequence[int] | None = None) -> relax.Function:
-    """The function ``func``, a region or a composite, with another body.
+    """The function ``func``, a region or a composite, with another body: a tensor, or a flat tuple, of ``func.params``.
 
-    ``expr`` is in terms of ``func.params``: one tensor, or a flat tuple of tensors. ``order`` says which of these are
-    the results of ``func``, tuples flattened; by default all.
+    ``order`` says which of the tensors are the results of ``func``, tuples flattened; by default all.
     """
     block = relax.BlockBuilder()
     expr = block.normalize(expr)
@@ -115,7 +98,6 @@ def with_body(func: relax.Function, expr: relax.Expr, order: Sequence[int] | Non
 
 
 def _result_types(ty: Any) -> list[relax.TensorType]:
-    """The tensors in the type of a result, tuples flattened."""
     if isinstance(ty, relax.TupleType):
         return [t for f in ty.fields for t in _result_types(f)]
     if not isinstance(ty, relax.TensorType) or shape_dims(ty) is None:
@@ -124,7 +106,6 @@ def _result_types(ty: Any) -> list[relax.TensorType]:
 
 
 def _nested(ty: Any, parts: Iterator[Any]) -> Any:
-    """Flat results in the nesting of ``ty``."""
     return relax.Tuple([_nested(f, parts) for f in ty.fields]) if isinstance(ty, relax.TupleType) else next(parts)
 
 
@@ -149,7 +130,6 @@ def fits(dtype: str, shape: list[Any], ty: Any) -> bool:
 
 
 def fused_ops_in(ns: Namespace, region: relax.Function) -> list[FusedOp]:
-    """The fused operators among the composites of a region."""
     found = (_fused_op(ns, value) for _, value in bindings_of(region) if isinstance(value, relax.Function))
     return [op for op in found if op is not None]
 
@@ -160,13 +140,7 @@ def _fused_op(ns: Namespace, composite: relax.Function) -> FusedOp | None:
 
 
 def lower_fused_region(ns: Namespace, region: relax.Function, builder: relax.BlockBuilder) -> relax.Function:
-    """A region whose fused operators are calls of PrimFuncs, which ``builder`` receives.
-
-    Raises
-    ------
-    Reject
-        If a compute or a schedule fails, or the compute makes something else than the subgraph did.
-    """
+    """A region whose fused operators are calls of PrimFuncs, which ``builder`` receives; `Reject` if one fails."""
 
     def lowered(composite: relax.Function) -> relax.Function:
         op = _fused_op(ns, composite)
@@ -231,8 +205,6 @@ def _written(tensor: te.Tensor, others: list[te.Tensor]) -> te.Tensor:
 
 
 class _Match:
-    """The pattern, found again in a composite's body."""
-
     def __init__(self, ns: Namespace, op: FusedOp, composite: relax.Function) -> None:
         self._op, self._composite = op, composite
         self._values = dict(bindings_of(composite))
@@ -243,7 +215,6 @@ class _Match:
         self.found.update((leaf, found[leaf]) for leaf in op.inputs)
 
     def calls(self) -> dict[str, Any]:
-        """Annotation name → matched expression."""
         return {name: self.found[part] for name, part in self._op.annotations.items()}
 
     def order(self) -> list[int]:
@@ -262,7 +233,6 @@ class _Operands:
         self.args: list[Any] = []
 
     def add(self, expr: Any) -> Any:
-        """One input."""
         if isinstance(expr, relax.Tuple):
             return [self.add(field) for field in expr.fields]
         if isinstance(expr.ty, relax.TupleType):
@@ -285,16 +255,12 @@ REFUSED_ATTR = "byoc.refused"
 
 @dataclass(frozen=True)
 class Lowered:
-    """The replacement of a region: a Relax function, and the PrimFuncs that it calls."""
-
     body: relax.Function
     kernels: Mapping[Any, tirx.PrimFunc]
 
 
 @dataclass
 class HookLowering:
-    """The regions of one namespace while they are lowered to TIR."""
-
     #: whose
     ns: Namespace
     #: what for
@@ -307,7 +273,6 @@ class HookLowering:
     failures: dict[Any, Failure] = field(default_factory=dict)
 
     def run(self, regions: Mapping[Any, relax.Function], lookup: Callable[[Any], Any]) -> None:
-        """Lower regions; ``lookup`` finds the functions that they call."""
         regions = {gv: with_known_shapes(f) for gv, f in regions.items()}
         fused = {gv: f for gv, f in regions.items() if fused_ops_in(self.ns, f)}
         for gv, func in fused.items():
@@ -348,7 +313,6 @@ class HookLowering:
                 self._guarded(gv, partial(self._read, gv, regions[gv], result))
 
     def _read(self, gv: Any, region: relax.Function, result: tvm.IRModule) -> None:
-        """Keep what ``relax_to_tir`` made of a region."""
         func = {g.name_hint: f for g, f in result.functions.items()}.get(gv.name_hint)
         if isinstance(func, tirx.PrimFunc):
             callee = global_var(gv.name_hint, func)

@@ -261,7 +261,6 @@ def _unwrapped(pattern: Any) -> Any:
 
 
 def _children(pattern: Any, who: str) -> Iterator[Any]:
-    """The leaves of a pattern, from left to right."""
     if isinstance(pattern, _WRAPPERS):
         yield pattern.pattern
     elif isinstance(pattern, dpl.CallPattern):

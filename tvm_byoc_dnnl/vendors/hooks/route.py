@@ -48,14 +48,8 @@ def build_apart(
 ) -> tvm.runtime.Module:
     """Run the TIR passes and ``tir_to_runtime`` of a namespace; without hooks TVM's own passes and code generator run.
 
-    ``functions`` are by symbol; ``target`` is that of `hook_target`; ``options`` are what `get_target_options` reads.
-
-    Raises
-    ------
-    UnsupportedError
-        If the result is not a module that can be run and exported, or lacks a function.
-    RuntimeError
-        If it is C that does not compile.
+    ``functions`` are by symbol; ``options`` are what `get_target_options` reads. `UnsupportedError` if the result
+    cannot be run and exported, `RuntimeError` if it is C that does not compile.
     """
     mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
     mod = mod.with_attr(OPTIONS_ATTR, options)
@@ -135,9 +129,7 @@ def opaque(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Function:
-    """``func`` with each ``call_tir`` of certain functions calling another one; a string is a symbol in a runtime
-    module.
-    """
+    """``func`` with ``call_tir`` of some functions calling others; a string is a symbol in a runtime module."""
     if callees.keys().isdisjoint(relax.analysis.all_global_vars(func)):
         return func
 
@@ -158,9 +150,7 @@ class HookBuild:
     """Regions and PrimFuncs of one namespace while they are lowered and built.
 
     ``done`` has what takes the place of each region but those that are left to a codegen; ``names`` has the names of
-    PrimFuncs in ``kernels``, which has each once. ``library`` is the runtime module of these, where the namespace
-    builds them itself. ``failures`` says why regions or PrimFuncs cannot be built; ``all_together`` is the error where
-    each PrimFunc can be built alone, but not all of them together.
+    PrimFuncs in ``kernels``. ``all_together`` is the error where each can be built alone, but not all of them.
     """
 
     def __init__(
@@ -220,8 +210,6 @@ class HookBuild:
 
 
 class HookRoute(Route):
-    """The hooks and the fused operators of a namespace."""
-
     def __init__(self, ns: Namespace) -> None:
         self.compiler = ns.name
         self._ns = ns
@@ -239,11 +227,9 @@ class HookRoute(Route):
         return self._rest.source_build
 
     def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
-        """See `Route.source`."""
         return self._rest.source(region, symbol)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
-        """See `Route.attempt`; while partitioning, the target may not be known yet."""
         made = HookBuild(self._ns, tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm"), options)
         gv = tvm.ir.GlobalVar("trial")
         made.lower({gv: region.with_attr({"Codegen": self.compiler, "global_symbol": "trial"})}, _nowhere)
@@ -254,7 +240,6 @@ class HookRoute(Route):
         return None if gv in made.done else self._rest.attempt(region, options, fully=fully)
 
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
-        """See `Route.build`."""
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) == self.compiler}
         taken = {gv.name_hint for gv in mod.get_global_vars()} - {gv.name_hint for gv in owned}
         made = HookBuild(self._ns, tvm.target.Target.current(allow_none=False), options, taken)
