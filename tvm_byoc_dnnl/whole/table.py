@@ -188,9 +188,6 @@ def expanded(bb: relax.BlockBuilder, call: Any, node: str = "") -> Any:
     return bb.normalize(outputs[0]) if len(outputs) == 1 else bb.normalize(relax.Tuple([bb.emit(o) for o in outputs]))
 
 
-# ---- expanded in a module ---------------------------------------------------------------------------
-
-
 _MOST_COMPARED = 64  # numbers of a constant
 
 

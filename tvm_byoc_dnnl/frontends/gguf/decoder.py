@@ -17,8 +17,6 @@ from onnx import TensorProto, helper
 from ...core.errors import InputError, UnsupportedError
 from .file import File, Stored, joined, stored
 
-__all__ = ["read_decoder"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 _MS = "com.microsoft"
@@ -79,8 +77,6 @@ class _Writer:
         self._sums: dict[tuple[str, int], str] = {}
         self._unpacked: set[str] = set()
 
-    # ---- nodes and constants ------------------------------------------------------------------------
-
     def _node(self, op: str, inputs: list[str], name: str, *more: str, domain: str = "", **attrs: Any) -> str:
         self._nodes.append(helper.make_node(op, inputs, [name, *more], name or more[-1], domain=domain, **attrs))
         return name
@@ -92,8 +88,6 @@ class _Writer:
     def _reshape(self, x: str, name: str, shape: list[int]) -> str:
         text = "x".join(map(str, shape))
         return self._node("Reshape", [x, self._constant(f"shape.{text}", shape)], name)
-
-    # ---- tensors ------------------------------------------------------------------------------------
 
     def _has(self, name: str) -> bool:
         return name in self._file.tensors
@@ -134,8 +128,6 @@ class _Writer:
     def _operands(self, name: str, found: Stored) -> list[str]:
         parts = {f"{name}.numbers": (found.numbers, "uint8"), f"{name}.scales": (found.scales, "float32")}
         return [self._constant(part, value, dtype) for part, (value, dtype) in parts.items()]
-
-    # ---- parts of a layer ---------------------------------------------------------------------------
 
     def _product(self, x: str, name: str, columns: int, rows: int, result: str) -> str:
         """``x`` [.., columns] times the transposed tensor [rows, columns], and its bias if the file has one."""
@@ -272,8 +264,6 @@ class _Writer:
         angles = np.arange(of.longest)[:, None] * speed
         self._constant("cos", np.cos(angles), "float32")
         self._constant("sin", np.sin(angles), "float32")
-
-    # ---- the model ----------------------------------------------------------------------------------
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         of = self._of

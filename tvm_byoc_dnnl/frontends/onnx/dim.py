@@ -19,11 +19,6 @@ from tvm import tirx
 from ...core.tvm_fast import is_a
 from ...ir.tvm_compat import analyzer, substitute
 
-__all__ = [
-    *("Dim", "Size", "Undecided", "at_least", "differ", "equal", "expr_of", "max_of", "min_of", "product", "quotient"),
-    *("size_of", "substituted", "symbols_of"),
-]
-
 _LONGEST = 1 << 40  # no dim is longer
 _ONE = tirx.IntImm("int64", 1)
 _orders = itertools.count()

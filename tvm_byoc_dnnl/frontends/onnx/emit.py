@@ -21,14 +21,11 @@ from ...ir.tvm_compat import tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, substituted, symbols_of
 from .value import EMITTING, Node, Value
 
-__all__ = ["NEWEST_USED", "Emit", "as_tensor", "elem_type", "is_as_tvm_wants"]
-
 _ALIGNMENT = 64  # bytes
 LARGE = 1 << 12  # elements: smaller arrays are copied
 #: at most this many numbers of open sizes are written into a model
 _MOST = 64
 
-_Tensor = relax.TensorType
 Operand = Any  # a Value, an expression, a number or an array
 
 
@@ -42,8 +39,6 @@ class Emit:
         self.node: Node | None = None  # that is being converted
         self.given: set[Any] = set()  # the symbols that its parameters have, or that these decide
         self.settled: dict[Any, Size] = {}  # those of them that must be a number, or a call is refused
-
-    # ---- values -------------------------------------------------------------------------------------
 
     def value(self, expr: Any) -> Value:
         """The value that an expression computes; a call is emitted."""
@@ -85,14 +80,8 @@ class Emit:
             return constant
         known = value.known
         if known is None:
-            what = (
-                "an empty optional"
-                if value.is_empty
-                else str(value)
-                if value.is_sequence
-                else f"a tensor of {value.dtype}"
-            )
-            raise self.refused(f"reads {what} as a tensor")
+            what = str(value) if value.is_sequence else f"a tensor of {value.dtype}"
+            raise self.refused(f"reads {'an empty optional' if value.is_empty else what} as a tensor")
         if known.size > _MOST:
             raise self.refused(f"computes {known.size} numbers from open sizes; the limit is {_MOST}")
         made = self.bb.emit(relax.op.shape_to_tensor(self.shape(known.reshape(-1).tolist())))
@@ -101,11 +90,10 @@ class Emit:
         return made if value.dtype == "int64" else self.bb.emit(relax.op.astype(made, value.dtype))
 
     def call(self, function: Callable[..., Any], *operands: Operand, **attrs: Any) -> Value:
-        like = next((x for x in operands if isinstance(x, Value)), None)
-        if any(
-            isinstance(x, Value) and x.dims is None and is_a(getattr(x.expr, "ty", None), _Tensor) for x in operands
-        ):
+        values = [x for x in operands if isinstance(x, Value)]
+        if any(x.dims is None and is_a(getattr(x.expr, "ty", None), relax.TensorType) for x in values):
             raise self.refused("reads a tensor of unknown rank")  # no kernel can
+        like = values[0] if values else None
         return self.value(function(*(x if x is None else self.tensor(x, like) for x in operands), **attrs))
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
@@ -161,13 +149,9 @@ class Emit:
         return self.value(relax.op.stack([self.tensor(part) for part in parts], axis))
 
     def refused(self, reason: str) -> UnsupportedError:
-        return (
-            self.node.refused(reason)
-            if self.node is not None
-            else UnsupportedError(f"no Relax equivalent: the model {reason}")
-        )
-
-    # ---- sizes --------------------------------------------------------------------------------------
+        if self.node is not None:
+            return self.node.refused(reason)
+        return UnsupportedError(f"no Relax equivalent: the model {reason}")
 
     def shape(self, dims: Sequence[Size]) -> relax.ShapeExpr:
         return relax.ShapeExpr([expr_of(d) for d in dims])
@@ -244,8 +228,6 @@ class Emit:
                     if isinstance(d[axis], Dim):
                         d[axis] = chosen
         return [self.agree(x, dims) for x, dims in zip(given, _settled([d or () for d in known], new), strict=True)]
-
-    # ---- common calls -------------------------------------------------------------------------------
 
     def cast(self, x: Operand, dtype: str) -> Value:
         """A value of another dtype, between dtypes that TVM converts as ONNX does."""

@@ -24,8 +24,6 @@ from ...core.compilation import OverwritableWeights
 from ...core.errors import InputError
 from ...core.files import opened
 
-__all__ = ["Weights", "external_ranges", "load_whole", "read_model"]
-
 _Piece = tuple[int, memoryview]  # where it begins in the file, and what is to be filled
 
 _LARGE = 1 << 14  # bytes of a weight that is read apart

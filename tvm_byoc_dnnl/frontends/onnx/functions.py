@@ -15,8 +15,6 @@ from ...ir.tvm_compat import substitute, var_name
 from ...ir.walker import Substitute
 from .scope import Again, PlainBlocks
 
-__all__ = ["built_function", "unify_dims"]
-
 
 def built_function(
     bb: relax.BlockBuilder,

@@ -193,9 +193,6 @@ def _result(walk: Walk, value: Value | None, name: str) -> Any:
     return walk.emit.tensor(value)
 
 
-# ---- what a model starts from ---------------------------------------------------------------------------
-
-
 def _constant(tensor: onnx.TensorProto) -> Any:
     return lambda: Value(known=numpy_helper.to_array(tensor))
 
@@ -240,9 +237,6 @@ def _solve(walk: Walk, scope: Scope, shapes: OpenInputs) -> None:
         given = scope.names[name]
         assert given is not None
         scope.names[name] = walk.emit.agree(given, [size_of(d) for d in dims])
-
-
-# ---- weights --------------------------------------------------------------------------------------------
 
 
 def _note_overwritable(

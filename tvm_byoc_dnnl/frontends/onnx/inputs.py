@@ -17,7 +17,7 @@ from tvm import tirx
 from ...core.errors import InputError, UnsupportedError
 from ...core.tensor_info import TensorInfo, shape_options
 from ...ir.tvm_compat import analyzer
-from .structure import is_standard
+from .structure import REDUCED, is_standard
 
 Shapes = Mapping[str, Sequence["int | str"]]
 
@@ -165,11 +165,9 @@ def _dims_text(value: onnx.ValueInfoProto) -> str:
 # compiled for the values of a call.
 
 
-_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-
 # Operator -> the inputs that decide its result's shape, or which elements it takes.
 _DECIDING: dict[str, tuple[int, ...]] = {
-    **{f"Reduce{kind}": (1,) for kind in _REDUCTIONS},
+    **{f"Reduce{kind}": (1,) for kind in REDUCED},
     **dict.fromkeys(("Expand", "Reshape", "Tile", "Unsqueeze", "Squeeze", "Split", "SplitToSequence"), (1,)),
     **dict.fromkeys(("AffineGrid", "CenterCropPad", "CumProd", "CumSum", "OneHot", "TopK", "Trilu", "Upsample"), (1,)),
     **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),

@@ -16,8 +16,6 @@ from .dim import Dim, Size, expr_of, size_of, substituted, symbols_of
 from .structure import DEFAULT_DOMAINS, captured, in_order
 from .value import Value
 
-__all__ = ["Again", "Boundary", "PlainBlocks", "Plan", "Scope", "opsets_of"]
-
 
 class Again(Exception):
     """A function is to be read again, since it is known now which branch of an ``If`` it can have."""

@@ -5,12 +5,15 @@ ONNX's checker is not used: it refuses models that ONNX Runtime runs, and its me
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 import onnx
 from onnx import defs, helper
@@ -18,8 +21,12 @@ from onnx import defs, helper
 from ...core.errors import InputError
 from ...core.limits import MOST_ELEMENTS, MOST_NESTED, MOST_NODES
 
+DEFAULT_DOMAINS = ("", "ai.onnx")
+#: operators that reduce axes, behind ``Reduce``
+REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _Attribute = onnx.AttributeProto
-_GRAPHS = (_Attribute.GRAPH, _Attribute.GRAPHS)
+#: types of attributes that have no graph: asking them for one takes longer
+_PLAIN_ATTRIBUTES = (_Attribute.INTS, _Attribute.INT, _Attribute.FLOAT, _Attribute.STRING, _Attribute.TENSOR)
 #: fields that hold the numbers of a tensor, and the types that each of them is for
 _FIELDS = {
     "float_data": ("FLOAT", "COMPLEX64"),
@@ -88,9 +95,6 @@ def _where(node: onnx.NodeProto) -> str:
     return f"{node.op_type or 'a node without an operator'} (node `{node.name or ', '.join(node.output)}`)"
 
 
-# ---- graphs -----------------------------------------------------------------------------------------
-
-
 def _check_graph(graph: onnx.GraphProto, known: Collection[str], opset: int, depth: int) -> None:
     """``known``: the names that are there before any node runs, those of the graphs around included."""
     if depth > MOST_NESTED:
@@ -107,7 +111,7 @@ def _check_graph(graph: onnx.GraphProto, known: Collection[str], opset: int, dep
                     "has as its name; the file is damaged or was cut out of a larger model"
                 )
         _check_attributes(node, opset)
-        for inner in _graphs(node):
+        for inner in graphs_of(node):
             for tensor in inner.initializer:
                 _check_tensor(tensor, f"the constant `{tensor.name}` inside of {_where(node)}")
             own = {t.name for t in inner.initializer} | {i.name for i in inner.input}
@@ -121,41 +125,17 @@ def _check_graph(graph: onnx.GraphProto, known: Collection[str], opset: int, dep
 def _check_order(graph: onnx.GraphProto) -> None:
     """Nodes may stand in any order, but none may need its own result."""
     maker = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-    needs = [{maker[n] for n in _reads(node) if n in maker} for node in graph.node]
-    readers: list[list[int]] = [[] for _ in graph.node]
-    for i, needed in enumerate(needs):
-        for j in needed:
-            readers[j].append(i)
-    left = [len(needed) for needed in needs]
-    ready = [i for i, count in enumerate(left) if count == 0]
-    done = 0
-    while ready:
-        done += 1
-        for i in readers[ready.pop()]:
-            left[i] -= 1
-            if left[i] == 0:
-                ready.append(i)
-    if done < len(left):
-        names = [_where(node) for node, count in zip(graph.node, left, strict=True) if count][:3]
+    reads = ((*node.input, *captured(node)) for node in graph.node)
+    sorter = TopologicalSorter({i: {maker[n] for n in names if n in maker} for i, names in enumerate(reads)})
+    with contextlib.suppress(CycleError):  # the nodes outside of the cycle are given nevertheless
+        sorter.prepare()
+    left = set(range(len(graph.node)))
+    while ready := sorter.get_ready():
+        left.difference_update(ready)
+        sorter.done(*ready)
+    if left:
+        names = [_where(graph.node[i]) for i in sorted(left)][:3]
         raise InputError(f"nodes of the ONNX model need each other's results, or wait for such: {', '.join(names)}")
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """The inputs of a node, and what its subgraphs read of the graph around it."""
-    found = {*node.input}
-    for inner in _graphs(node):
-        inside = {name for other in inner.node for name in _reads(other)} | {o.name for o in inner.output}
-        made = {name for other in inner.node for name in other.output}
-        found |= inside - made - {i.name for i in inner.input} - {t.name for t in inner.initializer}
-    return found
-
-
-def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    found = []
-    for attribute in node.attribute:
-        if attribute.type in _GRAPHS or attribute.HasField("g"):
-            found += [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-    return found
 
 
 def _check_attributes(node: onnx.NodeProto, opset: int) -> None:
@@ -215,9 +195,6 @@ def _check_text(text: bytes, what: str) -> None:
         raise InputError(f"{what} is no text in UTF-8: {error}") from error
 
 
-# ---- tensors ----------------------------------------------------------------------------------------
-
-
 def _check_tensor(tensor: onnx.TensorProto, what: str) -> None:
     if tensor.data_type not in onnx.TensorProto.DataType.values() or not tensor.data_type:
         raise InputError(f"{what} is of the unknown type {tensor.data_type}; the file is damaged")
@@ -262,17 +239,14 @@ def _check_type(value: onnx.ValueInfoProto, what: str) -> None:
     _check_dims([d.dim_value for d in tensor.shape.dim if d.HasField("dim_value") and d.dim_value != -1], what)
 
 
-# ---- functions --------------------------------------------------------------------------------------
-
-
 def _check_functions(model: onnx.ModelProto) -> None:
     """No function may call itself, and all of them, written out, must stay a number of nodes that can be read."""
     functions = {(f.domain, f.name): f for f in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 
-    def size_of(nodes: Iterable[onnx.NodeProto], path: tuple[tuple[str, str], ...]) -> int:
+    def size_of(part: Any, path: tuple[tuple[str, str], ...]) -> int:
         total = 0
-        for node in _with_inner(nodes):
+        for node in nodes_in(part):
             key = (node.domain, node.op_type)
             if key in path:
                 chain = " → ".join(f"{domain}.{name}" for domain, name in (*path[path.index(key) :], key))
@@ -282,61 +256,47 @@ def _check_functions(model: onnx.ModelProto) -> None:
                     f"functions of the ONNX model call each other {len(path)} deep; the limit is {MOST_NESTED}"
                 )
             if key in functions and key not in sizes:
-                sizes[key] = size_of(functions[key].node, (*path, key))
+                sizes[key] = size_of(functions[key], (*path, key))
             total += sizes.get(key, 1)
         return total
 
-    total = size_of(model.graph.node, ())
+    total = size_of(model.graph, ())
     if total > MOST_NODES:
         raise InputError(f"the functions of the ONNX model, written out, have {total} nodes; the limit is {MOST_NODES}")
     for function in model.functions:
-        size_of(function.node, ((function.domain, function.name),))
+        size_of(function, ((function.domain, function.name),))
 
 
-def _with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    stack = [iter(nodes)]
-    while stack:
-        node = next(stack[-1], None)
-        if node is None:
-            stack.pop()
-            continue
-        yield node
-        stack += [iter(graph.node) for graph in _graphs(node)]
-
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
-_ATTRIBUTE = onnx.AttributeProto
-#: types of attributes that have no graph: asking them for one takes longer
-_PLAIN_ATTRIBUTES = (_ATTRIBUTE.INTS, _ATTRIBUTE.INT, _ATTRIBUTE.FLOAT, _ATTRIBUTE.STRING, _ATTRIBUTE.TENSOR)
+# ---- what a node says by itself ---------------------------------------------------------------------
 
 
 def is_standard(node: onnx.NodeProto) -> bool:
     return node.domain in DEFAULT_DOMAINS
 
 
+def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    found: list[onnx.GraphProto] = []
+    for attribute in node.attribute:
+        if attribute.type not in _PLAIN_ATTRIBUTES:
+            found += [attribute.g] if attribute.HasField("g") else attribute.graphs
+    return found
+
+
 def captured(node: onnx.NodeProto) -> list[str]:
     """Names that the subgraphs of a node read from outside."""
     found: list[str] = []
-    for attribute in node.attribute:
-        if attribute.type in _PLAIN_ATTRIBUTES:
-            continue
-        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            own = {value.name for values in (graph.input, graph.initializer) for value in values}
-            own |= {t.values.name for t in graph.sparse_initializer}
-            own |= {name for inner in graph.node for name in inner.output}
-            read = [name for inner in graph.node for name in (*inner.input, *captured(inner))]
-            found += [name for name in (*read, *(o.name for o in graph.output)) if name not in own]
+    for graph in graphs_of(node):
+        own = {value.name for values in (graph.input, graph.initializer) for value in values}
+        own |= {t.values.name for t in graph.sparse_initializer}
+        own |= {name for inner in graph.node for name in inner.output}
+        read = [name for inner in graph.node for name in (*inner.input, *captured(inner))]
+        found += [name for name in (*read, *(o.name for o in graph.output)) if name not in own]
     return found
 
 
-def nodes_in(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    found = list(graph.node)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type not in _PLAIN_ATTRIBUTES:
-                for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                    found += nodes_in(inner)
-    return found
+def nodes_in(part: Any) -> list[onnx.NodeProto]:
+    """The nodes of a graph or a function, those of graphs inside of it as well."""
+    return [*part.node, *(n for node in part.node for graph in graphs_of(node) for n in nodes_in(graph))]
 
 
 def in_order(

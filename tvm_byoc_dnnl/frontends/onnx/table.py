@@ -13,8 +13,6 @@ from .value import Node, Type, Value
 if TYPE_CHECKING:
     from .emit import Emit
 
-__all__ = ["NEWEST", "Entry", "definition", "entry_of", "operator"]
-
 #: the newest version of each domain that the entries were compared with; newer models are refused
 NEWEST = {"": 28, "ai.onnx.ml": 5, "com.microsoft": 1}
 

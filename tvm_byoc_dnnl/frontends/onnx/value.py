@@ -18,8 +18,6 @@ from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
 from .dim import Dim, Size, size_of
 
-__all__ = ["EMITTING", "Node", "Type", "Value", "Ways", "Words", "numbers"]
-
 #: the `Emit` of the node that is being converted, to which the operators of values go
 EMITTING: ContextVar[Any] = ContextVar("emitting")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,8 +31,6 @@ from .structure import DEFAULT_DOMAINS
 from .table import NEWEST, Entry, entries, entry_of, outputs
 from .value import Node, Value, Ways, decoded, dense
 from .whole import declare_whole, emit_whole
-
-__all__ = ["Missing", "Shared", "Walk", "built", "walk_into"]
 
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -84,8 +83,6 @@ class Walk:
         self._depth = 0
         self.boundary: Boundary | None = None  # of the function, if it takes values from outside
         self.node_of: dict[str, str] = {}  # the last variable of a node → its name
-
-    # ---- graphs -------------------------------------------------------------------------------------
 
     def graph(self, scope: Scope, plan: Plan, results: Sequence[str]) -> list[Value | None]:
         self._depth += 1
@@ -148,8 +145,6 @@ class Walk:
         names = [name for name, wanted in zip(function.output, node.wanted, strict=False) if wanted]
         found = dict(zip(names, self.graph(scope, Plan(function.node, names), names), strict=True))
         return [found.get(name) for name in function.output]
-
-    # ---- nodes --------------------------------------------------------------------------------------
 
     def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:
         assert scope.plan is not None
@@ -277,9 +272,6 @@ class Walk:
             raise node.refused("has " + " and ".join(f"{name}={value}" for name, value in left.items()))
 
 
-# ---- parts of nodes ---------------------------------------------------------------------------------------
-
-
 def _own(node: Node) -> Operator | None:
     """The operator, if a vendor or a user has registered it."""
     if node.domain in NEWEST:
@@ -300,8 +292,6 @@ def _ways(scope: Scope, names: Iterable[str]) -> Ways | None:
 
 def _resolved(proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
     """A node whose attributes have the values that the function around it was given."""
-    if not scope.attributes and not any(a.ref_attr_name for a in proto.attribute):
-        return proto
     if not any(a.ref_attr_name for a in proto.attribute):
         return proto
     copy = onnx.NodeProto()
@@ -317,12 +307,10 @@ def _resolved(proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
 
 def _known(entry: Entry | None, node: Node) -> list[np.ndarray | None] | None:
     """The numbers of a node's results, if all that are wanted are known."""
-    if entry is None or entry.value is None:
-        return None
-    try:
-        found = entry.value(node)
-    except (Undecided, TypeError):  # of open sizes, or of operands that are no sizes
-        return None
+    found = None
+    if entry is not None and entry.value is not None:
+        with contextlib.suppress(Undecided, TypeError):  # of open sizes, or of operands that are no sizes
+            found = entry.value(node)
     if found is None:
         return None
     found = found if isinstance(found, list) else [found]

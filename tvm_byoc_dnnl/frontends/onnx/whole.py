@@ -17,8 +17,6 @@ from .emit import Emit, common
 from .table import Entry, outputs
 from .value import Node, Type, Value, numbers
 
-__all__ = ["declare_whole", "emit_whole", "value_of"]
-
 _NUMBERS = (int, float, str, bool)
 
 

@@ -164,7 +164,6 @@ def _converted(importer: Any, data: Any, convert: Callable[[Any], Any]) -> Any:
     return importer.block_builder.emit(quantised(importer.block_builder, data, convert))
 
 
-# ---------------------------------------------------------------- arguments
 def _arguments(node: Any, importer: Any) -> tuple[Any, ...]:
     """All arguments in the order of the operator's schema."""
     given = dict(zip((a.name for a in node.target._schema.arguments), importer.retrieve_args(node), strict=False))

@@ -10,12 +10,9 @@ from ..table import operator
 from ..value import Node, Value
 from .attention_parts import Mask, arange, attend, joined, number, split_heads, split_last, written
 
-__all__ = ["run_attention"]
-
 _MS = "com.microsoft"
 
 
-# ---------------------------------------------------------------- ai.onnx
 @operator("Attention", since=23, whole=True)
 def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
     query, key, value = (node.needed(i) for i in range(3))

@@ -17,11 +17,6 @@ from ..value import Node, Value, numbers
 from ..whole import emit_whole
 from .products import multiplied
 
-__all__ = [
-    *("Attended", "Mask", "arange", "attend", "columns", "joined", "number", "split_heads", "split_last"),
-    *("total_of", "turned", "written"),
-]
-
 R = relax.op
 _INFINITE = float("-inf")
 

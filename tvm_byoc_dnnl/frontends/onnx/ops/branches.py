@@ -24,8 +24,6 @@ from ..scope import Again, Boundary, PlainBlocks, Plan, Scope
 from ..value import Node, Value, Ways, numbers
 from .computed import asked, written
 
-__all__ = ["Part", "chosen", "decided", "each_way", "flat", "formed", "ranks"]
-
 _NAMES = ("then_branch", "else_branch")
 #: how often the rest of a graph is read for both branches of an ``If``; each one in another doubles the model
 _MOST_RESTS = 32

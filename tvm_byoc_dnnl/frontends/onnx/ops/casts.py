@@ -15,8 +15,6 @@ from ..value import Node, Value
 from .computed import computed
 from .shapes import few
 
-__all__ = ["from_short_float", "is_short_float", "to_power", "to_short_float"]
-
 _SIZES = ("int64", "int32", "float32", "float64")  # what open sizes may be cast to: they are whole numbers in all
 _PLAIN = ("bool", "int32", "int64", "float32", "float64")  # that NumPy casts as ONNX does
 
@@ -129,8 +127,7 @@ def from_short_float(e: Emit, x: Value) -> Value:
             data.shape, lambda *i: numbers(tirx.reinterpret("uint8", data(*i)).astype("int64")), name="from_float8"
         )
 
-    made: Value = computed(e, "from_float8", compute, x, e.const(table))
-    return made
+    return computed(e, "from_float8", compute, x, e.const(table))
 
 
 def to_short_float(e: Emit, x: Value, dtype: str, saturates: bool) -> Value:
@@ -194,5 +191,4 @@ def to_power(e: Emit, x: Value, dtype: str, saturates: bool, mode: str) -> Value
 
         return te.compute(data.shape, element, name="to_power")
 
-    made: Value = computed(e, "to_power", compute, x)
-    return made
+    return computed(e, "to_power", compute, x)

@@ -15,22 +15,29 @@ from ..dim import Dim, Size, expr_of
 from ..emit import Emit
 from ..value import Value
 
-__all__ = ["asked", "computed", "lowest", "wide_dtype", "within", "written"]
-
 _OPAQUE = 8  # TVM's kind of a function that is not fused
 
 
-def computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> Any:
-    """The result of a function of tensor expressions, a list if there are several.
+def computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> Value:
+    """The result of a function of tensor expressions, as `all_computed` takes it."""
+    (made,) = all_computed(e, name, function, *operands)
+    return made
+
+
+def all_computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> list[Value]:
+    """The results of a function of tensor expressions.
 
     ``function`` gets tensors for values, and expressions of TIR for sizes and lists of sizes. What it reads of open
     sizes must be among its operands.
     """
     given = [_given(e, operand) for operand in operands]
-    made = e.bb.emit_te(function, *given, primfunc_name_hint=name)
+    return _results(e, e.bb.emit_te(function, *given, primfunc_name_hint=name))
+
+
+def _results(e: Emit, made: Any) -> list[Value]:
     if is_a(made.ty, relax.TupleType):
         return [e.value(relax.TupleGetItem(made, i)) for i in range(len(made.ty.fields))]
-    return Value(made)
+    return [Value(made)]
 
 
 def _given(e: Emit, operand: Any) -> Any:
@@ -96,7 +103,5 @@ def written(
 
     exprs = [[expr_of(d) for d in dims] for dims in (*(dims for dims, _ in results), sizes)]
     given = [*map(e.tensor, operands), exprs[:-1], exprs[-1]]
-    made = e.bb.emit(e.bb.call_te(kernel, *given, primfunc_name_hint=name, primfunc_attrs={"op_pattern": _OPAQUE}))
-    if len(results) == 1:
-        return [Value(made)]
-    return [e.value(relax.TupleGetItem(made, i)) for i in range(len(results))]
+    attrs = {"op_pattern": _OPAQUE}
+    return _results(e, e.bb.emit(e.bb.call_te(kernel, *given, primfunc_name_hint=name, primfunc_attrs=attrs)))

@@ -17,8 +17,6 @@ from .computed import asked, computed, lowest, within, written
 from .ordering import keys
 from .shapes import ints_of, whole
 
-# ---- NonMaxSuppression ------------------------------------------------------------------------------------
-
 
 def _corners(boxes: Any, at: tuple[Any, Any], is_centre: bool) -> tuple[Any, Any, Any, Any]:
     """The lowest and highest coordinates of a box along both axes."""
@@ -90,9 +88,6 @@ def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_poi
     return e.cut(picked, 0, 0, found)
 
 
-# ---- regions of interest ----------------------------------------------------------------------------------
-
-
 @operator("RoiAlign", since=10)
 def _roi_align(e: Emit, node: Node) -> Any:
     x, boxes, batch = (node.needed(i) for i in range(3))
@@ -153,8 +148,7 @@ def _largest_of_boxes(
             largest.shape, lambda *at: tirx.Select(largest(*at) == least, number(0.0), largest(*at)), name="roi_align"
         )
 
-    made: Value = computed(e, "roi_align_max", compute, x, boxes, batch)
-    return made
+    return computed(e, "roi_align_max", compute, x, boxes, batch)
 
 
 def _checked(e: Emit, x: Value, boxes: Value, batch: Value, scale: float, size: tuple[int, int]) -> list[Value]:
@@ -184,9 +178,6 @@ def _max_roi_pool(e: Emit, node: Node, x: Value, *, spatial_scale: float = 1.0, 
     size = tuple(pooled_shape)
     how = {"pooled_size": size, "spatial_scale": spatial_scale, "layout": "NCHW"}
     return e.roi_pool(x, node.needed(1), **how)
-
-
-# ---- grids of points, and pictures between their pixels ---------------------------------------------------
 
 
 _METHODS = {"linear": "bilinear", "cubic": "bicubic"}

@@ -15,8 +15,6 @@ from ..value import Node, Type, Value
 from .attention_parts import arange, columns, split_last
 from .quantised_blocks import INTEGER_LEVEL, shaped, unpacked
 
-__all__: list[str] = []
-
 _MS = "com.microsoft"
 
 

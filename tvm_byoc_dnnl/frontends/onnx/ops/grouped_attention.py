@@ -95,8 +95,6 @@ class _Call:
         sized = Value(self.e.bb.match_cast(self.e.tensor(given), relax.TensorType(shape, given.dtype)))
         return self.e.agree(sized, [batch, own, length, width])
 
-    # ---- positions ----------------------------------------------------------------------------------
-
     def _start(self) -> Value:
         e, given = self.e, self.node.input(16)  # the new rows of each sequence, the others are padding
         if given is not None:
@@ -127,8 +125,6 @@ class _Call:
         if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
             return given
         return e.where(self._is_first(), *e.broadcast(self._plus_rows(one), given))
-
-    # ---- attention ----------------------------------------------------------------------------------
 
     def whole(self) -> list[Value | None]:
         """With a cache of all rows."""
@@ -205,8 +201,7 @@ class _Call:
 
             return te.compute((batch, heads, size + new.shape[2], width), one, name="rows")
 
-        made: Value = computed(self.e, "read_cache", compute, past, new, old)
-        return made
+        return computed(self.e, "read_cache", compute, past, new, old)
 
     def _slid(self, past: Value, new: Value, old: Value, now: Value, shift: Value) -> Value:
         """The cache behind the new rows: those that it drops are at its front."""
@@ -219,8 +214,7 @@ class _Call:
 
             return te.compute(past.shape, one, name="cache")
 
-        made: Value = computed(self.e, "slide_cache", compute, past, new, old, now, shift)
-        return made
+        return computed(self.e, "slide_cache", compute, past, new, old, now, shift)
 
 
 class _Store:

@@ -23,8 +23,6 @@ from ..value import Node, Value, numbers
 from .branches import decided, flat, formed
 from .sequences import joined, of_call
 
-__all__ = ["loop", "mapped", "scan"]
-
 #: nodes that all rounds may have together where they are written out
 _MOST_NODES = 512
 _FOREVER = 2**63 - 1

@@ -15,8 +15,6 @@ from .computed import computed
 from .moving import from_start
 from .shapes import int_of
 
-__all__ = ["places_along"]
-
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
@@ -163,5 +161,4 @@ def _bit_cast(e: Emit, node: Node, x: Value, *, to: Any = None) -> Any:
     def compute(data: Any) -> Any:
         return te.compute(data.shape, lambda *at: tirx.reinterpret(dtype, data(*at)), name="bit_cast")
 
-    made: Value = computed(e, "bit_cast", compute, x)
-    return made
+    return computed(e, "bit_cast", compute, x)

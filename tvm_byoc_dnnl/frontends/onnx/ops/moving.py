@@ -14,9 +14,7 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
 from .computed import asked, computed
-from .shapes import few, ints_of
-
-# ---- Split ------------------------------------------------------------------------------------------------
+from .shapes import ints_of, of_known
 
 
 def _part_axis(node: Node) -> int:
@@ -43,16 +41,13 @@ def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
     return axis, [min(each, max(size - each * i, 0)) for i in range(parts)]
 
 
-def _split_value(node: Node) -> Any:
-    known = few(node.needed(0))
-    if known is None or (node.input(1) is not None and node.needed(1).known is None):
-        return None
+def _split_known(node: Node, known: np.ndarray) -> list[np.ndarray]:
     axis, sizes = _part_sizes(node, node.attr_or_input("split", 1))
     ends = list(itertools.accumulate(int(s) for s in sizes if isinstance(s, int)))
-    return [known[0].take(range(a, b), axis) for a, b in zip([0, *ends], ends, strict=False)]
+    return [known.take(range(a, b), axis) for a, b in zip([0, *ends], ends, strict=False)]
 
 
-@operator("Split", value=_split_value)
+@operator("Split", value=of_known(_split_known))
 def _split(e: Emit, node: Node, x: Value, *, split: Any = None) -> Any:
     (axis, sizes) = _part_sizes(node, ints_of(e, node, 1, "split") if split is None else list(split))
     return _parts(e, node, x, axis, sizes)
@@ -78,7 +73,6 @@ def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[
 @operator("SplitToSequence", since=11)
 def _split_to_sequence(e: Emit, node: Node, x: Value, split: Value | None = None, *, keepdims: int = 1) -> Any:
     """Parts of given sizes, or of one size and a rest; without a size single elements."""
-    keeps = bool(keepdims)
     axis = _part_axis(node)
     size, each = x.sizes[axis], split is None or not split.rank
     sizes: list[Any] = [1] if split is None else ints_of(e, node, 1, "split") or []
@@ -89,12 +83,9 @@ def _split_to_sequence(e: Emit, node: Node, x: Value, split: Value | None = None
         sizes = [min(part, size - start) for start in range(0, size, part)]
     node.wanted = (True,) * len(sizes)
     parts = [part for part in _parts(e, node, x, axis, sizes) if part is not None]
-    if split is None and not keeps:
+    if split is None and not keepdims:
         parts = [e.squeeze(part, axis=[axis]) for part in parts]
     return Value(items=parts)
-
-
-# ---- Tile --------------------------------------------------------------------------------------------
 
 
 @operator("Tile", since=6)
@@ -116,9 +107,6 @@ def _running_sum(e: Emit, node: Node, x: Value, *, reverse: int = 0, exclusive: 
     x = e.flip(x, axis=axis) if reverse else x
     x = e.cumsum(x, axis=axis, exclusive=bool(exclusive))
     return e.flip(x, axis=axis) if reverse else x
-
-
-# ---- gathers ----------------------------------------------------------------------------------------------
 
 
 def from_start(e: Emit, indices: Value, extents: Sequence[Size]) -> Value:
@@ -153,9 +141,6 @@ def _gather_nd(e: Emit, node: Node, x: Value, indices: Value, *, batch_dims: int
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
     return e.gather_nd(x, from_start(e, indices, dims[batch_dims : batch_dims + count]), batch_dims=batch_dims)
-
-
-# ---- blocks of pixels in channels, and back ---------------------------------------------------------------
 
 
 def _blocks(node: Node) -> tuple[int, bool, list[Any]]:
@@ -198,24 +183,15 @@ def _pad(e: Emit, node: Node, data: Value, *, mode: str = "constant", value: flo
     rank = len(data.sizes)
     axes = node.ints(3, "axes")
     along = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
-    widths = _widths(e, node, 2 * len(along))
+    given = node.attr("paddings") if node.opset < 2 else node.attr("pads")
+    if given is None and node.needed(1).known is None:
+        given = asked(e, node.needed(1), [f"pad{i}" for i in range(2 * len(along))])
+    widths = node.ints(1) or [] if given is None else list(given)
     before: list[Any] = [0] * rank
     after: list[Any] = [0] * rank
     for axis, b, a in zip(along, widths, widths[len(along) :], strict=False):
         before[axis], after[axis] = b, a
-    fill = node.input(2)
-    if fill is None:
-        fill = e.const(value, data.dtype)
-    return padded(e, data, before, after, mode, fill)
-
-
-def _widths(e: Emit, node: Node, count: int) -> list[Any]:
-    given = node.attr("paddings") if node.opset < 2 else node.attr("pads")
-    if given is not None:
-        return list(given)
-    value = node.needed(1)
-    known = value.known
-    return asked(e, value, [f"pad{i}" for i in range(count)]) if known is None else list(known.reshape(-1).tolist())
+    return padded(e, data, before, after, mode, node.input(2) or e.const(value, data.dtype))
 
 
 def padded(
@@ -239,8 +215,7 @@ def padded(
         return e.pad(data, pad_width=widths, pad_mode=_MODES[mode])
     sizes = [n + b + a for n, b, a in zip(data.sizes, before, after, strict=True)]
     fill = e.reshape(e.cast(fill, data.dtype), [])
-    made: Value = computed(e, "pad", _around(mode), data, fill, list(before), list(after), sizes)
-    return made
+    return computed(e, "pad", _around(mode), data, fill, list(before), list(after), sizes)
 
 
 def _says(number: np.ndarray, dtype: str) -> bool:

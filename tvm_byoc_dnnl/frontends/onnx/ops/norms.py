@@ -28,13 +28,6 @@ def _of_channels(e: Emit, data: Value, *vectors: Value) -> list[Value]:
     return [e.agree(data, [data.sizes[0], channels, *data.sizes[2:]]), *(e.agree(v, [channels]) for v in vectors)]
 
 
-def _in(e: Emit, dtype: str, *values: Value) -> list[Value]:
-    return [e.cast(v, dtype) for v in values]
-
-
-# ---- batch ------------------------------------------------------------------------------------------------
-
-
 @operator("BatchNormalization")
 def _batch_norm(e: Emit, node: Node) -> Any:
     """Before opset 14 the other results say that the model is trained."""
@@ -43,43 +36,25 @@ def _batch_norm(e: Emit, node: Node) -> Any:
     spatial = node.attr("spatial", 1)
     if spatial:
         data, *vectors = _of_channels(e, data, *vectors)
-    scale, bias, mean, variance = vectors
     for name in ("is_test", "consumed_inputs"):
         node.attr(name)
     training = bool(node.attr("training_mode", 0)) if node.opset >= 14 else any(node.wanted[1:])
-    dtypes = {v.dtype for v in (data, scale, bias, mean, variance)}
-    own = data.dtype
-    wide = own if len(dtypes) == 1 and not (training and own in _NARROW) else "float32"
-    x, scale, bias, old_mean, old_variance = _in(e, wide, data, scale, bias, mean, variance)
+    own, given = data.dtype, [data, *vectors]
+    wide = own if len({v.dtype for v in given}) == 1 and not (training and own in _NARROW) else "float32"
+    x, scale, bias, old_mean, old_variance = given = [e.cast(v, wide) for v in given]
     if not training and spatial:
-        made = e.bb.emit(
-            relax.op.nn.batch_norm(
-                *(e.tensor(v) for v in (x, scale, bias, old_mean, old_variance)),
-                axis=1,
-                epsilon=epsilon,
-                momentum=momentum,
-                training=False,
-            )
-        )
-        return e.cast(e.value(relax.TupleGetItem(made, 0)), own)
-    rank = len(node.needed(0).sizes)
+        made = e.batch_norm(*given, axis=1, epsilon=epsilon, momentum=momentum, training=False)
+        return e.cast(e.value(relax.TupleGetItem(made.expr, 0)), own)
+    rank, old = len(node.needed(0).sizes), [old_mean, old_variance]
     axes = [0, *(range(2, rank) if spatial else ())]
-    if training:
-        new_mean, new_variance = e.mean(x, axis=axes), e.variance(x, axis=axes)
-    else:
-        new_mean, new_variance = old_mean, old_variance
-    if spatial:
-        used = [_per_channel(e, v, rank) for v in (new_mean, new_variance, scale, bias)]
-    else:
-        used = [new_mean, new_variance, scale, bias]
+    new = [e.mean(x, axis=axes), e.variance(x, axis=axes)] if training else old
+    used = [_per_channel(e, v, rank) if spatial else v for v in (*new, scale, bias)]
     y = e.cast(_normalised(e, x, epsilon, *used), own)
     if not training:
         return y
-    running = [
-        old * momentum + new * (1.0 - momentum) for old, new in ((old_mean, new_mean), (old_variance, new_variance))
-    ]
-    results = [*(e.cast(r, like.dtype) for r, like in zip(running, (mean, variance), strict=True))]
-    saved = [e.cast(v, mean.dtype) for v in (new_mean, new_variance)] if node.opset < 14 else []
+    running = [a * momentum + b * (1.0 - momentum) for a, b in zip(old, new, strict=True)]
+    results = [e.cast(r, like.dtype) for r, like in zip(running, vectors[2:], strict=True)]
+    saved = [e.cast(v, vectors[2].dtype) for v in new] if node.opset < 14 else []
     return [y, *results, *saved][: len(node.wanted)]
 
 
@@ -88,11 +63,7 @@ def _moments(e: Emit, x: Value, axes: list[int]) -> tuple[Value, Value]:
 
 
 def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value, scale: Value, bias: Value) -> Value:
-    root = e.sqrt(variance + epsilon)
-    return (x - mean) / root * scale + bias
-
-
-# ---- instance, group --------------------------------------------------------------------------------------
+    return (x - mean) / e.sqrt(variance + epsilon) * scale + bias
 
 
 @operator("InstanceNormalization")
@@ -116,21 +87,14 @@ def _group_norm(e: Emit, node: Node, x: Value, scale: Value, bias: Value, *, num
     if node.opset < 21:
         wide = [num_groups, channels // num_groups]
         scale, bias = (e.reshape(e.expand(e.reshape(v, [num_groups, 1]), wide), [channels]) for v in (scale, bias))
-    how = {
-        "num_groups": num_groups,
-        "channel_axis": 1,
-        "axes": list(range(2, rank)),
-        "epsilon": node.attr("epsilon", 1e-5),
-    }
+    epsilon = node.attr("epsilon", 1e-5)
+    how: dict[str, Any] = {"channel_axis": 1, "axes": list(range(2, rank)), "epsilon": epsilon}
     if node.attr("stash_type", 1) != 1 or own not in _NARROW:
-        return e.group_norm(x, scale, bias, **how)
+        return e.group_norm(x, scale, bias, num_groups=num_groups, **how)
     plain = [e.const(np.full(channels, v, "float32")) for v in (1, 0)]
-    core = e.cast(e.group_norm(e.cast(x, "float32"), *plain, **how), own)
+    core = e.cast(e.group_norm(e.cast(x, "float32"), *plain, num_groups=num_groups, **how), own)
     scale, bias = (_per_channel(e, v, rank) for v in (scale, bias))
     return core * scale + bias
-
-
-# ---- layer ------------------------------------------------------------------------------------------------
 
 
 @operator("LayerNormalization", since=17)
@@ -197,15 +161,10 @@ def rms_norm(e: Emit, data: Value, scale: Value, axis: int, epsilon: float, is_w
     return e.reshape(made, dims)
 
 
-# ---- others -----------------------------------------------------------------------------------------------
-
-
 @operator("MeanVarianceNormalization", since=9)
-def _mean_variance(e: Emit, node: Node, data: Value) -> Any:
-    axes = list(node.attr("axes") or (0, 2, 3))
-    mean, variance = _moments(e, data, axes)
-    deviation = e.sqrt(variance) + 1e-9
-    return (data - mean) / deviation
+def _mean_variance(e: Emit, data: Value, *, axes: Any = (0, 2, 3)) -> Any:
+    mean, variance = _moments(e, data, list(axes))
+    return (data - mean) / (e.sqrt(variance) + 1e-9)
 
 
 @operator("LRN")
@@ -251,8 +210,6 @@ def _dropout(e: Emit, node: Node, data: Value, ratio: Value | None = None, train
     dtype = "bool" if node.opset >= 10 else data.dtype
     return [data, e.full(e.shape(data.sizes), e.const(1, dtype), dtype=dtype)]
 
-
-# ---- softmax ----------------------------------------------------------------------------------------------
 
 _SOFTMAX = {"Softmax": relax.op.nn.softmax, "LogSoftmax": relax.op.nn.log_softmax}
 
@@ -306,23 +263,20 @@ def _root_mean_square(e: Emit, node: Node) -> list[Value | None]:
     return [rms_norm(e, x, scale, axis, epsilon), inverse]
 
 
-# ---------------------------------------------------------------- a sum, then a norm
-def _sum(e: Emit, x: Value, skip: Value, bias: Value | None) -> Value:
-    total = x + skip
-    return total if bias is None else total + bias
+def _sum(x: Value, skip: Value, bias: Value | None) -> Value:
+    return x + skip if bias is None else x + skip + bias
 
 
-@operator("SkipSimplifiedLayerNormalization", domain=_MS, whole=True)
-def _skip_root(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
-    total = _sum(e, x, node.needed(1), node.input(3))
-    return [rms_norm(e, total, node.needed(2), -1, epsilon), *_wanted_statistics(e, node, total, epsilon, False), total]
-
-
-@operator("SkipLayerNormalization", domain=_MS, whole=True)
+@operator("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=_MS, whole=True)
 def _skip_norm(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
-    total = _sum(e, x, node.needed(1), node.input(4))
-    out = _normalised_layer(e, total, node.needed(2), node.input(3), epsilon)
-    return [out, *_wanted_statistics(e, node, total, epsilon, True), total]
+    is_centred, scale = node.op == "SkipLayerNormalization", node.needed(2)
+    total = _sum(x, node.needed(1), node.input(4 if is_centred else 3))
+    if is_centred:
+        out = _normalised_layer(e, total, scale, node.input(3), epsilon)
+    else:
+        out = rms_norm(e, total, scale, -1, epsilon)
+    statistics = _inverse(e, total, [-1], epsilon, centred=is_centred) if any(node.wanted[1:3]) else (None, None)
+    return [out, *statistics, total]
 
 
 def _normalised_layer(e: Emit, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
@@ -333,22 +287,10 @@ def _normalised_layer(e: Emit, x: Value, gamma: Value, beta: Value | None, epsil
     return e.layer_norm(x, gamma, beta, axes=[-1], epsilon=epsilon)
 
 
-def _wanted_statistics(
-    e: Emit, node: Node, total: Value, epsilon: float, centred: bool
-) -> tuple[Value | None, Value | None]:
-    if not any(node.wanted[1:3]):
-        return None, None
-    return _inverse(e, total, [-1], epsilon, centred=centred)
-
-
-# ---------------------------------------------------------------- embeddings
 @operator("EmbedLayerNormalization", domain=_MS, whole=True)
 def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
-    ids, segments, words, places, parts = (node.input(i) for i in range(5))
-    assert ids is not None
-    assert words is not None
-    assert places is not None
-    mask, positions = node.input(7), node.input(8)
+    ids, words, places = (node.needed(i) for i in (0, 2, 3))
+    segments, parts, mask, positions = (node.input(i) for i in (1, 4, 7, 8))
     node.attr("mask_index_type")
     batch, length = ids.sizes
     total = e.take(words, e.cast(ids, "int64"), axis=0)
@@ -362,18 +304,9 @@ def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
     out = _normalised_layer(e, total, node.needed(5), node.needed(6), float(node.attr("epsilon", 1e-12)))
     ends = None
     if len(node.wanted) > 1 and node.wanted[1]:
-        ends = (
-            e.expand(e.const(np.zeros(1, "int32")), [batch])
-            if mask is None
-            else e.sum(e.cast(e.equal(mask, 1), "int32"), axis=[1])
-        )
+        nothing = e.expand(e.const(np.zeros(1, "int32")), [batch])
+        ends = nothing if mask is None else e.sum(e.cast(e.equal(mask, 1), "int32"), axis=[1])
     return [out, ends, total]
-
-
-# ---------------------------------------------------------------- groups, with channels last
-@operator("GroupNorm", domain=_MS, whole=True)
-def _runtime_group_norm(e: Emit, node: Node, x: Value) -> Value:
-    return _grouped(e, node, x)
 
 
 @operator("SkipGroupNorm", domain=_MS, whole=True)
@@ -382,10 +315,11 @@ def _skip_group_norm(e: Emit, node: Node, x: Value) -> list[Value | None]:
     dims = x.sizes
     if skip.rank == 2:
         skip = e.reshape(skip, [dims[0], 1, 1, dims[3]])
-    total = _sum(e, x, skip, bias)
+    total = _sum(x, skip, bias)
     return [_grouped(e, node, total), total]
 
 
+@operator("GroupNorm", domain=_MS, whole=True)
 def _grouped(e: Emit, node: Node, x: Value) -> Value:
     is_last = node.attr("channels_last", 1)
     moved = e.transpose(x, [0, 3, 1, 2]) if is_last else x

@@ -19,8 +19,6 @@ from ..value import Node, Value
 from .computed import asked, written
 from .shapes import int_of, whole
 
-__all__ = ["cut_checked", "keys"]
-
 _UPPER = 1 << 63
 
 
@@ -34,9 +32,6 @@ def cut_checked(e: Emit, x: Value, axis: int, end: Size) -> Value:
     if not at_least(dims[axis], end):
         x = e.agree(x, [max_of(d, end) if a == axis else d for a, d in enumerate(dims)])
     return e.cut(x, axis, 0, end)
-
-
-# ---- ArgMax, ArgMin ---------------------------------------------------------------------------------------
 
 
 @operator("ArgMax", "ArgMin")
@@ -58,9 +53,6 @@ def _arg(e: Emit, node: Node, x: Value, *, select_last_index: int = 0, keepdims:
         some = e.cast(e.max(is_nan, axis=axis, keepdims=keeps), "bool")
         found = e.where(some, e.argmax(is_nan, axis=axis, keepdims=keeps), found)
     return whole(dims[axis] - 1) - found if is_last else found
-
-
-# ---- TopK -------------------------------------------------------------------------------------------------
 
 
 def keys(e: Emit, x: Value) -> Value:
@@ -138,9 +130,6 @@ def _compress(e: Emit, node: Node, x: Value, condition: Value, *, axis: Any = No
     if axis is None:
         x, axis = e.reshape(x, [product(node.needed(0).sizes)]), 0
     return e.take(x, _places(e, condition), axis=axis % (x.rank or 1))
-
-
-# ---- Unique -----------------------------------------------------------------------------------------------
 
 
 @operator("Unique", since=11)
@@ -226,9 +215,6 @@ def _of_slices(e: Emit, x: Value) -> list[Value]:
 
     results = [*_results(count), ([count], "int64"), ([2], "int64")]
     return written(e, "unique_slices", write, [key], results, [count, length])[:4]
-
-
-# ---- Det --------------------------------------------------------------------------------------------------
 
 
 @operator("Det", since=11)

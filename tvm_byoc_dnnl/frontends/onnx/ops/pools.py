@@ -16,7 +16,7 @@ from ..dim import Dim, Size, at_least, equal, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
-from .computed import computed, lowest, wide_dtype
+from .computed import all_computed, computed, lowest, wide_dtype
 
 _RANKS = (1, 2, 3)  # of Relax's pools
 
@@ -60,7 +60,7 @@ def _max_pool(e: Emit, node: Node, data: Value, *, storage_order: int = 0) -> An
         made = _by_relax(e, "max", data, windows)
         if made is not None:
             return made
-    return computed(e, "max_pool", _largest(windows, data.dtype, by_columns), data, windows.before, windows.counts)
+    return all_computed(e, "max_pool", _largest(windows, data.dtype, by_columns), data, windows.before, windows.counts)
 
 
 def _taps(windows: Windows, axes: Any, index: Any, before: Any) -> list[Any]:
@@ -140,11 +140,7 @@ def _summed(e: Emit, name: str, data: Value, windows: Windows, divided: str = ""
         parts = te.compute(tuple(counts), count, name="counts")
         return te.compute(sums.shape, lambda *i: (sums(*i) / parts(*i[2:])).astype(data.dtype), name=name)
 
-    made: Value = computed(e, name, compute, data, windows.before, windows.after, windows.counts)
-    return made
-
-
-# ---- norms of windows -------------------------------------------------------------------------------------
+    return computed(e, name, compute, data, windows.before, windows.after, windows.counts)
 
 
 def _powers(e: Emit, data: Value, p: float) -> Value:
@@ -168,9 +164,6 @@ def _lp_pool(e: Emit, node: Node, data: Value, *, p: int = 2) -> Any:
     return _root(e, total, p)
 
 
-# ---- over all of the spatial axes -------------------------------------------------------------------------
-
-
 @operator("GlobalAveragePool")
 def global_average(e: Emit, node: Node, data: Value) -> Value:
     return e.mean(data, axis=_spatial(data), keepdims=True)
@@ -186,9 +179,6 @@ operator("GlobalMaxPool")(lambda e, x: e.max(x, axis=_spatial(x), keepdims=True)
 @operator("GlobalLpPool")
 def _global_lp(e: Emit, x: Value, *, p: int = 2) -> Any:
     return _root(e, e.sum(_powers(e, x, p), axis=_spatial(x), keepdims=True), p)
-
-
-# ---- back -------------------------------------------------------------------------------------------------
 
 
 @operator("MaxUnpool", since=9)

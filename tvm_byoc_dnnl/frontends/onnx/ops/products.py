@@ -12,8 +12,6 @@ from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
 
-__all__ = ["multiplied"]
-
 
 @operator("MatMul")
 def _matmul(e: Emit, node: Node, x: Value) -> Any:
@@ -50,9 +48,6 @@ def _gemm(e: Emit, node: Node) -> Any:
     if beta != 1.0:
         c = c * beta
     return made + c
-
-
-# ---- Einsum -----------------------------------------------------------------------------------------------
 
 
 class _Term:

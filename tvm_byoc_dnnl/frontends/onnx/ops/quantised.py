@@ -19,8 +19,6 @@ from ..table import operator
 from ..value import Node, Value
 from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
 
-__all__ = ["dequantised", "quantised", "real", "scalar", "tvm_dtype"]
-
 _NARROW = ("float16", "bfloat16")
 #: what Relax's operators quantise to
 _WHOLE = ("int8", "uint8", "int16", "uint16")
@@ -72,9 +70,6 @@ def _wide(e: Emit, x: Value) -> Value:
     return made
 
 
-# ---- dequantize -------------------------------------------------------------------------------------------
-
-
 @operator("DequantizeLinear", since=10)
 @operator("DequantizeLinear", domain="com.microsoft")
 def _dequantize(e: Emit, node: Node) -> Any:
@@ -121,9 +116,6 @@ def _by_arithmetic(e: Emit, data: Value, scale: Value, zero: Value, axis: int, d
 def _along(e: Emit, data: Value, x: Value, axis: int) -> Value:
     """A vector along one axis of data."""
     return e.call(relax.op.reshape, x, shape=[-1, *[1] * ((data.rank or 0) - axis - 1)]) if x.rank else x
-
-
-# ---- quantize ---------------------------------------------------------------------------------------------
 
 
 @operator("QuantizeLinear", since=10)
@@ -181,9 +173,6 @@ def _narrow(e: Emit, whole: Value, dtype: str, saturates: int = 1) -> Value:
     how: dict[str, Any] = {} if "float4" in dtype else {"saturate": saturates}
     made: Value = e.onnx("Cast", whole, opset=23, to=to, **how)
     return made
-
-
-# ---- by the range of the data -----------------------------------------------------------------------------
 
 
 @operator("DynamicQuantizeLinear", since=11)

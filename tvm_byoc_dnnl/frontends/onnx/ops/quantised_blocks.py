@@ -21,8 +21,6 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value, numbers
 
-__all__ = ["INTEGER_LEVEL", "Block", "block_of", "dequantised_blocks", "quantised_blocks", "shaped", "unpacked"]
-
 _BITS = (2, 4, 8)
 #: `accuracy_level` of sources that are rounded to 8 bits; lower ones let the products be as exact as they like
 INTEGER_LEVEL = 4
@@ -73,9 +71,6 @@ def real_weights(e: Emit, numbers: np.ndarray, scales: np.ndarray, zeros: np.nda
 
 def _is_whole(zeros: np.ndarray | None) -> bool:
     return zeros is None or np.array_equal(zeros, zeros.astype("int8"))
-
-
-# ---- MatMulNBits ------------------------------------------------------------------------------------------
 
 
 def _types(node: Node) -> list[Type]:
@@ -141,9 +136,6 @@ def shaped(node: Node, what: str, value: np.ndarray, shape: tuple[int, ...]) -> 
     if value.size != math.prod(shape):
         raise node.wrong(f"has {what} of shape {list(value.shape)}; expected {list(shape)}")
     return value.reshape(shape)
-
-
-# ---- QuantizeLinear and DequantizeLinear ------------------------------------------------------------------
 
 
 def dequantised_blocks(

@@ -248,7 +248,6 @@ def _quantised_mean(e: Emit, node: Node, x: Value, *, axes: Any = None, keepdims
     return _stored(e, node, e.onnx("ReduceMean", _real(e, node, 0), opset=13, axes=axes, keepdims=keepdims), 3, x)
 
 
-# ---------------------------------------------------------------- recurrent
 _LAYER = ("activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget")
 
 

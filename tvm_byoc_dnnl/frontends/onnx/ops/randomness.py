@@ -60,7 +60,7 @@ def _drawn(e: Emit, node: Node, dims: Sequence[Size], *, is_normal: bool) -> Val
 
         return te.compute(tuple(sizes), element, name="random")
 
-    return Value(computed(e, "random", compute, list(dims)).expr)
+    return computed(e, "random", compute, list(dims))
 
 
 def _dims(node: Node) -> tuple[Size, ...]:

@@ -16,7 +16,6 @@ from .quantised_blocks import shaped
 _MS = "com.microsoft"
 
 
-# ---------------------------------------------------------------- those that became the standard's
 _BECAME = {"GatherND": 12, "GridSample": 16, "Pad": 13, "Range": 11, "Trilu": 14}
 
 
@@ -43,7 +42,6 @@ def _conv_transpose(e: Emit, node: Node, x: Value) -> Value:
     return e.onnx("ConvTranspose", *given, opset=11, **attrs)
 
 
-# ---------------------------------------------------------------- integers
 @operator("ReduceSumInteger", domain=_MS)
 def _sum(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Value:
     axes, keep = list(node.attr("axes")), bool(keepdims)
@@ -60,7 +58,6 @@ def _product(e: Emit, node: Node) -> Value:
     return e.multiply(*e.broadcast(*factors))
 
 
-# ---------------------------------------------------------------- distances, complex numbers
 @operator("CDist", domain=_MS)
 def _distances(e: Emit, node: Node, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Value:
     """Of each row of A and each of B."""
@@ -106,7 +103,6 @@ def _unique(node: Node) -> Any:
     return [found[order], np.array([place[v] for v in x.known.tolist()], "int64"), counts[order].astype("int64")]
 
 
-# ---------------------------------------------------------------- a convolution over time that goes on
 @operator("CausalConvWithState", domain=_MS, whole=True)
 def _causal(e: Emit, node: Node) -> list[Value | None]:
     """Each channel with a filter of its own, on the last columns of before and the new ones."""

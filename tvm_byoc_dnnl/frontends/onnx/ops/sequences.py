@@ -62,9 +62,6 @@ def _place(e: Emit, node: Node, i: int, default: int) -> Value:
     return e.cast(node.input(i) or e.const(default, "int64"), "int64")
 
 
-# ---- operators ------------------------------------------------------------------------------------------
-
-
 @operator("SequenceConstruct", since=11)
 def _construct(e: Emit, node: Node) -> Any:
     return Value(items=[node.needed(i) for i in range(len(node.inputs))])

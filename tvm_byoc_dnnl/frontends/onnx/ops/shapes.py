@@ -31,10 +31,20 @@ def few(*values: Value | None) -> list[np.ndarray] | None:
     return found
 
 
-def axes_of(axes: Sequence[int] | None, rank: int, node: Node) -> list[int] | None:
-    """Axes counted from the first one, sorted; ``None`` stays."""
-    if axes is None:
-        return None
+def of_known(function: Callable[[Node, np.ndarray], Any]) -> Callable[[Node], Any]:
+    """The results of a node that moves the numbers of its first input, where these and all that says how are known."""
+
+    def value(node: Node) -> Any:
+        known = few(node.needed(0))
+        if known is None or any(v is not None and v.known is None for v in node.inputs[1:]):
+            return None
+        return function(node, known[0])
+
+    return value
+
+
+def axes_of(axes: Sequence[int], rank: int, node: Node) -> list[int]:
+    """Axes counted from the first one, sorted."""
     if any(not -rank <= a < rank for a in axes):
         raise node.wrong(f"has the axes {list(axes)}; expected {-rank} to {rank - 1}")
     return sorted(int(a) % rank for a in axes)
@@ -43,9 +53,9 @@ def axes_of(axes: Sequence[int] | None, rank: int, node: Node) -> list[int] | No
 def length_of(node: Node, i: int, what: str) -> int:
     """How many numbers an input has that only a call knows."""
     dims = node.needed(i).dims
-    if dims is None or len(dims) > 1 or not isinstance((*dims, 1)[0], int):
+    count = (*dims, 1)[0] if dims is not None and len(dims) <= 1 else None
+    if not isinstance(count, int):
         raise node.refused(f"needs {what} when it is compiled: not even its length is known")
-    count: int = (*dims, 1)[0]  # type: ignore[assignment]
     return count
 
 
@@ -73,9 +83,6 @@ def whole(size: Size) -> Value:
     return Value(known=numbers([size], ()), dtype="int64")
 
 
-# ---- Shape, Size ------------------------------------------------------------------------------------------
-
-
 def _shape_value(node: Node) -> Any:
     dims = node.needed(0).dims
     if dims is None:
@@ -90,9 +97,6 @@ def _shape(e: Emit, x: Value) -> Any:
 
 
 operator("Size")(lambda _e, x: whole(product(x.sizes)))
-
-
-# ---- Reshape and its like ---------------------------------------------------------------------------------
 
 
 def _target(node: Node) -> list[Size]:
@@ -119,20 +123,14 @@ def _target(node: Node) -> list[Size]:
     return sizes
 
 
-def _reshape_value(node: Node) -> Any:
-    known = few(node.needed(0))
-    if known is None:
-        return None
-    if len(node.inputs) > 1 and node.needed(1).known is None:
-        return None
+def _reshaped(node: Node, known: np.ndarray) -> np.ndarray | None:
     sizes = _target(node)
-    return known[0].reshape(sizes) if all(isinstance(s, int) for s in sizes) else None
+    return known.reshape(sizes) if all(isinstance(s, int) for s in sizes) else None
 
 
-def _in_call(e: Emit, condition: Value, sizes: Sequence[Any] | Value, others: Value) -> Value:
+def _in_call(e: Emit, condition: Value, sizes: Sequence[Any], others: Value) -> Value:
     """For each size one of two, by a condition that only a call knows."""
-    own = sizes if isinstance(sizes, Value) else Value(known=numbers(list(sizes)), dtype="int64")
-    return e.where(condition, own, others)
+    return e.where(condition, Value(known=numbers(sizes), dtype="int64"), others)
 
 
 def _reshaped_in_call(e: Emit, node: Node) -> Value:
@@ -146,11 +144,11 @@ def _reshaped_in_call(e: Emit, node: Node) -> Value:
     others = e.prod(_in_call(e, is_rest, [1] * count, sizes))
     total = Value(known=numbers([product(own)]), dtype="int64")
     rest = total // e.maximum(others, e.const(1, "int64"))
-    sizes = _in_call(e, is_rest, e.broadcast_to(rest, e.shape([count])), sizes)
+    sizes = e.where(is_rest, e.broadcast_to(rest, e.shape([count])), sizes)
     return e.reshape(x, asked(e, sizes, [f"size{i}" for i in range(count)]))
 
 
-@operator("Reshape", value=_reshape_value)
+@operator("Reshape", value=of_known(_reshaped))
 def _reshape(e: Emit, node: Node, x: Value, target: Value | None = None) -> Any:
     if target is not None and target.known is None:
         return _reshaped_in_call(e, node)
@@ -168,25 +166,12 @@ def _unsqueezed_axes(node: Node) -> list[int]:
     if axes is None:
         raise node.wrong("has no axes")
     found = axes_of(axes, len(node.needed(0).sizes) + len(axes), node)
-    assert found is not None
     if len(set(found)) < len(found):
         raise node.wrong(f"has the axes {axes}; expected each once")
     return found
 
 
-def _at_axes(function: Callable[..., Any], axes: Callable[[Node], list[int]]) -> Callable[[Node], Any]:
-    """The numbers of a node that adds or drops axes, where its input and the axes are known."""
-
-    def value(node: Node) -> Any:
-        known = few(node.needed(0))
-        if known is None or (len(node.inputs) > 1 and node.needed(1).known is None):
-            return None
-        return function(known[0], tuple(axes(node)))
-
-    return value
-
-
-@operator("Unsqueeze", value=_at_axes(np.expand_dims, _unsqueezed_axes))
+@operator("Unsqueeze", value=of_known(lambda node, x: np.expand_dims(x, tuple(_unsqueezed_axes(node)))))
 def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
     return e.expand_dims(x, axis=_unsqueezed_axes(node))
 
@@ -203,21 +188,17 @@ def _squeezed_axes(node: Node) -> list[int]:
             )
         return [axis for axis, d in enumerate(dims) if d == 1]
     found = axes_of(axes, len(dims), node)
-    assert found is not None
     if any(isinstance(dims[a], int) and dims[a] != 1 for a in found):
         raise node.wrong(f"has the axes {axes} of a tensor of ({', '.join(map(str, dims))}); expected axes of size 1")
     return found
 
 
-@operator("Squeeze", value=_at_axes(np.squeeze, _squeezed_axes))
+@operator("Squeeze", value=of_known(lambda node, x: np.squeeze(x, tuple(_squeezed_axes(node)))))
 def _squeeze(e: Emit, node: Node, x: Value) -> Any:
     axes = _squeezed_axes(node)
     if any(isinstance(d, Dim) for d in x.sizes):
         x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.sizes)])
     return e.squeeze(x, axis=axes) if axes else x
-
-
-# ---- copies -----------------------------------------------------------------------------------------------
 
 
 def _transpose_axes(node: Node) -> list[int]:
@@ -228,12 +209,7 @@ def _transpose_axes(node: Node) -> list[int]:
     return list(axes)
 
 
-def _transpose_value(node: Node) -> Any:
-    known = few(node.needed(0))
-    return None if known is None else np.transpose(known[0], _transpose_axes(node))
-
-
-@operator("Transpose", value=_transpose_value)
+@operator("Transpose", value=of_known(lambda node, x: np.transpose(x, _transpose_axes(node))))
 def _transpose(e: Emit, node: Node, x: Value) -> Any:
     return e.transpose(x, _transpose_axes(node))
 
@@ -258,14 +234,11 @@ def _concat(e: Emit, node: Node, x: Value) -> Any:
     return e.concat(parts, axis % rank)
 
 
-def _expand_value(node: Node) -> Any:
-    known = few(node.needed(0))
-    if known is None or node.needed(1).known is None:
-        return None
-    sizes = [a if b == 1 else b for a, b in zip(*_aligned(known[0].shape, node.ints(1) or []), strict=True)]
+def _expanded(node: Node, known: np.ndarray) -> np.ndarray | None:
+    sizes = [a if b == 1 else b for a, b in zip(*_aligned(known.shape, node.ints(1) or []), strict=True)]
     if not all(isinstance(s, int) for s in sizes) or math.prod(sizes) > MOST:
         return None
-    return np.broadcast_to(known[0], np.broadcast_shapes(known[0].shape, tuple(node.ints(1) or ())))
+    return np.broadcast_to(known, np.broadcast_shapes(known.shape, tuple(node.ints(1) or ())))
 
 
 def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -287,7 +260,7 @@ def _expanded_in_call(e: Emit, node: Node) -> Value:
     return e.expand(x, [*before, *asked(e, given, wanted)])
 
 
-@operator("Expand", since=8, value=_expand_value)
+@operator("Expand", since=8, value=of_known(_expanded))
 def _expand(e: Emit, node: Node, x: Value) -> Any:
     if node.needed(1).known is None:
         return _expanded_in_call(e, node)
@@ -327,9 +300,6 @@ def _constant_of_shape(e: Emit, node: Node, given: Value) -> Any:
     else:
         sizes = node.ints(0, "the shape") or []
     return e.value(relax.op.full(e.shape(sizes), e.tensor(fill), str(fill.dtype)))
-
-
-# ---- Constant ---------------------------------------------------------------------------------------------
 
 
 _DTYPES = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}

@@ -135,8 +135,7 @@ def _waves(
 
         return te.compute((used * parts, bins * made), element, name="waves")
 
-    table: Value = computed(e, "waves", compute, length, bins, used)
-    return table
+    return computed(e, "waves", compute, length, bins, used)
 
 
 def _mirrored(waves: np.ndarray, length: int) -> np.ndarray:
@@ -144,9 +143,6 @@ def _mirrored(waves: np.ndarray, length: int) -> np.ndarray:
     bins = np.arange(len(waves))
     weight = np.where((bins == 0) | (2 * bins == length), 1, 2) * (bins <= length // 2)
     return waves[..., 0] * weight[:, None, None]
-
-
-# ---- MelWeightMatrix --------------------------------------------------------------------------------------
 
 
 @operator("MelWeightMatrix", since=17)

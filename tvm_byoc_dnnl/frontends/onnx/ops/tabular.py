@@ -20,16 +20,11 @@ from ..value import Node, Value, Words
 from .computed import written
 from .indexing import words_of
 
-__all__ = ["DOMAIN", "as_floats", "classified", "transformed"]
-
 DOMAIN = "ai.onnx.ml"
 
 
 def as_floats(e: Emit, x: Value) -> Value:
     return x if x.dtype.startswith("float") else e.cast(x, "float32")
-
-
-# ---- scores ---------------------------------------------------------------------------------------------
 
 
 def transformed(e: Emit, node: Node, scores: Value) -> Value:
