@@ -18,30 +18,25 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...vendor import GraphBuilder, Reject, Value, register_pattern, require
-from .common import EXAMPLES, Match, close, constant, number, require_float, require_shape, times
+from ...vendor import GraphBuilder, Reject, Value, require
+from .common import Match, close, constant, number, pattern, require_float, require_shape, times
 
 #: match → (oneDNN algorithm, alpha, beta)
 Formula = Callable[[Match], tuple[str, float, float]]
 
 
-def _register(name: str, pattern: Any, annotations: dict[str, Any], formula: Formula) -> None:
+def _register(name: str, root: Any, parts: dict[str, Any], formula: Formula) -> None:
     """A pattern that is one eltwise algorithm of its part ``x``; ``formula`` refuses wrong constants."""
 
-    def check(match: Match) -> bool:
-        require_shape(match)
-        formula(match)
-        return True
-
     def lower(g: GraphBuilder, match: Match) -> Value:
+        require_shape(match)
+        eltwise = formula(match)
         src = g.value(match["x"])
         require_float(name, src)
-        return g.eltwise(src, *formula(match))
+        return g.eltwise(src, *eltwise)
 
-    check.__doc__ = formula.__doc__
-    check.__module__, check.__qualname__ = formula.__module__, formula.__qualname__
-    example = EXAMPLES.get(name)
-    register_pattern("dnnl", name, pattern, annotations=annotations, check=check, lower=lower, example=example)
+    lower.__doc__ = formula.__doc__
+    pattern(name, root, parts, lower)
 
 
 # ---------------------------------------------------------------- hardsigmoid, hardswish

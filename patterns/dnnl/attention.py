@@ -45,8 +45,8 @@ from ...vendor import (
     static_shape,
     wanted_of,
 )
-from .common import require_float
-from .views import VIEWS, divisor_of
+from .common import floats, require_float
+from .views import VIEWS, divisor_of, is_read_once
 
 _OPS = ("relax.nn.attention", "relax.nn.attention_bias")
 #: the inputs of the first are x, positions, cosines and sines; those of the second x, cosines, sines and positions
@@ -56,8 +56,7 @@ _ROTARY = ("onnx.com.microsoft.RotaryEmbedding", "onnx.RotaryEmbedding")
 @register_lowering("dnnl", list(_OPS))
 def attention(g: GraphBuilder, call: Any) -> Value:
     """Scaled dot-product attention with a bias or a causal mask, without copies of its operands."""
-    query, key, value, *bias = (g.value(a) for a in call.args)
-    require_float(call.op.name, query, key, value, *bias)
+    query, key, value, *bias = floats(g, call)
     mask, window = call.attrs.causal_mask, call.attrs.window_size
     require(window is None, f"attention in a window of {window}")
     require(mask is None, f"attention with the causal mask {mask} of queries {query.shape} and keys {key.shape}")
@@ -254,16 +253,12 @@ def _factor(graph: PortableGraph, node: Node) -> float | None:
     return None if divisor is None else 1 / divisor
 
 
-def _is_read_once(graph: PortableGraph, tensor: int) -> bool:
-    return tensor not in graph.outputs and graph.nodes.read_count(tensor) == 1
-
-
 def _only_reader(graph: PortableGraph, node: Node) -> Node | None:
-    return graph.nodes.readers(node.outputs[0])[0] if _is_read_once(graph, node.outputs[0]) else None
+    return graph.nodes.readers(node.outputs[0])[0] if is_read_once(graph, node.outputs[0]) else None
 
 
 def _only_producer(graph: PortableGraph, tensor: int) -> Node | None:
-    return graph.nodes.producer(tensor) if _is_read_once(graph, tensor) else None
+    return graph.nodes.producer(tensor) if is_read_once(graph, tensor) else None
 
 
 def _without_factor(graph: PortableGraph, tensor: int) -> tuple[int, float]:

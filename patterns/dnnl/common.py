@@ -21,6 +21,7 @@ from ...vendor import (
     dtype_of,
     is_constant,
     pattern_example,
+    register_pattern,
     require,
     shape_dims,
 )
@@ -54,6 +55,20 @@ def require_movable(op: str, *values: Value) -> None:
     """Refuse dtypes that oneDNN cannot copy without a change: it converts through float32."""
     for value in values:
         require(value.dtype in _MOVABLE, f"{op} of dtype {value.dtype}; oneDNN copies {', '.join(_MOVABLE)}")
+
+
+def floats(g: GraphBuilder, call: Any, count: int | None = None) -> list[Value]:
+    """The first tensors that a call reads, or all, in floating point."""
+    values = [g.value(arg) for arg in call.args[:count]]
+    require_float(call.op.name, *values)
+    return values
+
+
+def movable(g: GraphBuilder, call: Any) -> Value:
+    """The first tensor that a call reads, of a dtype that oneDNN copies as it is."""
+    src = g.value(call.args[0])
+    require_movable(call.op.name, src)
+    return src
 
 
 def ints(values: Sequence[Any]) -> list[int]:
@@ -145,6 +160,11 @@ def require_shape(match: Match) -> None:
     before, after = (shape_dims(match[key].ty) for key in ("x", "root"))
     if before is None or after is None or [str(d) for d in before] != [str(d) for d in after]:
         raise Reject(f"a constant broadcasts {before} to {after}")
+
+
+def pattern(name: str, root: DFPattern, parts: Mapping[str, DFPattern], lower: Callable[..., Any]) -> None:
+    """Register a pattern that is taken where its lowering is, with its example."""
+    register_pattern("dnnl", name, root, annotations=parts, lower=lower, example=EXAMPLES[name])
 
 
 _IMAGE = (2, 6, 5, 7)

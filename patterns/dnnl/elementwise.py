@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...vendor import GraphBuilder, Value, register_lowering, require
-from .common import FLOATS, broadcast_shape, require_float
+from .common import FLOATS, broadcast_shape, floats, require_float
 from .nan import is_nan, keeps_nan, nan_where
 
 #: Relax op → (oneDNN algorithm, alpha, beta)
@@ -80,16 +80,14 @@ _WIDER = {"bool": ("int8", "uint8", "int32"), "int8": ("int32",), "uint8": ("int
 @register_lowering("dnnl", list(_UNARY))
 def unary(g: GraphBuilder, call: Any) -> Value:
     """One eltwise primitive."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     return g.eltwise(src, *_UNARY[call.op.name])
 
 
 @register_lowering("dnnl", "relax.exp")
 def exp(g: GraphBuilder, call: Any) -> Value:
     """The exponential; oneDNN's is infinite for a NaN, and becomes NaN again when it is multiplied by ``x = x``."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     out = g.eltwise(src, "exp")
     return g.binary("mul", out, g.binary("eq", src, src, src.shape), src.shape) if keeps_nan(g.graph) else out
 
@@ -109,24 +107,21 @@ def floor(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.rsqrt")
 def rsqrt(g: GraphBuilder, call: Any) -> Value:
     """A root and a division: the power of -1/2 is 0 for -∞, and +∞ for -0."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     return g.eltwise(g.eltwise(src, "sqrt"), "pow", 1, -1)
 
 
 @register_lowering("dnnl", "relax.nn.leakyrelu")
 def leaky_relu(g: GraphBuilder, call: Any) -> Value:
     """Relu with a negative slope."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     return g.eltwise(src, "relu", float(call.attrs.alpha))
 
 
 @register_lowering("dnnl", "relax.nn.softplus")
 def softplus(g: GraphBuilder, call: Any) -> Value:
     """``log(1 + exp(beta·x)) / beta``; the threshold must be so large that the result is x there anyway."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
     require(beta != 0, "softplus with beta 0 divides by it")
     require(
@@ -139,16 +134,14 @@ def softplus(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.nn.selu")
 def selu(g: GraphBuilder, call: Any) -> Value:
     """Scaled elu; the two constants are those of Klambauer et al. 2017, eq. 14."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     return g.eltwise(g.eltwise(src, "elu", _SELU_ALPHA), "linear", _SELU_SCALE)
 
 
 @register_lowering("dnnl", "relax.clip")
 def clip(g: GraphBuilder, call: Any) -> Value:
     """Clip to constant bounds."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     low, high = (float(getattr(a, "value", a)) for a in call.args[1:3])
     require(low <= high, f"clip to the empty range [{low}, {high}]")
     return g.eltwise(src, "clip", low, high)
@@ -157,8 +150,7 @@ def clip(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.nn.prelu")
 def prelu(g: GraphBuilder, call: Any) -> Value:
     """Relu with a slope per channel."""
-    src, slope = g.value(call.args[0]), g.value(call.args[1])
-    require_float(call.op.name, src, slope)
+    src, slope = floats(g, call)
     axis = int(call.attrs.axis) % src.ndim
     require(slope.ndim == 1, f"prelu with a slope of rank {slope.ndim}")
     shape = [slope.shape[0] if i == axis else 1 for i in range(src.ndim)]
@@ -195,8 +187,7 @@ def _divided(scalar: float, scalar_first: bool, dtype: str) -> tuple[str, float,
 def binary(g: GraphBuilder, call: Any) -> Value:
     """Two operands that broadcast; a constant number is folded into an eltwise primitive."""
     alg = _BINARY[call.op.name]
-    a, b = g.operands(call)
-    require_float(call.op.name, a, b)
+    a, b = floats(g, call)
     shape = g.shape_of(call.ty)
     for value, scalar, first in ((a, b.scalar, False), (b, a.scalar, True)):
         if scalar is not None and value.shape == shape:
@@ -210,8 +201,7 @@ def binary(g: GraphBuilder, call: Any) -> Value:
 def comparison(g: GraphBuilder, call: Any) -> Value:
     """Two operands that broadcast, to a tensor of booleans."""
     alg, swap = _COMPARISONS[call.op.name]
-    a, b = g.operands(call)
-    require_float(call.op.name, a, b)
+    a, b = floats(g, call)
     return g.binary(alg, *((b, a) if swap else (a, b)), g.shape_of(call.ty), "bool")
 
 
@@ -239,8 +229,7 @@ def _require_bool(call: Any, *values: Value) -> None:
 @register_lowering("dnnl", "relax.ewise_fma")
 def multiply_add(g: GraphBuilder, call: Any) -> Value:
     """``a·b + c`` of equal shapes."""
-    a, b, c = (g.value(arg) for arg in call.args)
-    require_float(call.op.name, a, b, c)
+    a, b, c = floats(g, call)
     return g.binary("add", g.binary("mul", a, b, a.shape), c, a.shape)
 
 
@@ -275,8 +264,7 @@ def where(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.power")
 def power(g: GraphBuilder, call: Any) -> Value:
     """A constant exponent."""
-    src, exponent = g.value(call.args[0]), g.value(call.args[1])
-    require_float(call.op.name, src, exponent)
+    src, exponent = floats(g, call)
     require(exponent.scalar is not None, "power with an exponent that is not one constant number")
     require(src.shape == g.shape_of(call.ty), "power whose exponent broadcasts the base")
     assert exponent.scalar is not None

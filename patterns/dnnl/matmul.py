@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...vendor import GraphBuilder, Reject, Value, register_lowering, register_pattern, require
-from .common import EXAMPLES, Match, algorithm, constant, product, require_float
+from ...vendor import GraphBuilder, Reject, Value, register_lowering, require
+from .common import Match, algorithm, constant, floats, pattern, product, require_float
 from .reduce import reduced
 from .shape import permute
 
@@ -47,27 +47,14 @@ def _transposed(g: GraphBuilder, match: Match) -> Value:
     return _matmul(g, g.value(match["x"]), permute(g, match["turned"]), match["root"].ty)
 
 
-def _register_transposed() -> None:
-    x = wildcard()
-    turned = is_op("relax.permute_dims")(constant())
-    register_pattern(
-        "dnnl",
-        "matmul_transposed",
-        is_op("relax.matmul")(x, turned),
-        annotations={"x": x, "turned": turned},
-        lower=_transposed,
-        example=EXAMPLES["matmul_transposed"],
-    )
-
-
-_register_transposed()
+_x, _turned = wildcard(), is_op("relax.permute_dims")(constant())
+pattern("matmul_transposed", is_op("relax.matmul")(_x, _turned), {"x": _x, "turned": _turned}, _transposed)
 
 
 @register_lowering("dnnl", "relax.outer")
 def outer(g: GraphBuilder, call: Any) -> Value:
     """Every product of an element of one vector with one of another."""
-    a, b = g.value(call.args[0]), g.value(call.args[1])
-    require_float(call.op.name, a, b)
+    a, b = floats(g, call)
     return g.binary("mul", g.reshape(a, (*a.shape, 1)), b, g.shape_of(call.ty))
 
 

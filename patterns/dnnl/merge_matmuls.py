@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...vendor import Node, PortableGraph
-from .views import VIEWS
+from .views import VIEWS, move_up
 
 
 def merge_matmuls(graph: PortableGraph) -> None:
@@ -38,16 +38,7 @@ def merge_matmuls(graph: PortableGraph) -> None:
 def why_apart(graph: PortableGraph, node: Node, constants: set[int], delivered: set[int]) -> str | None:
     """The reason why a product cannot be joined with others of its input; ``None`` if it can.
 
-    Parameters
-    ----------
-    graph : PortableGraph
-        The graph of ``node``.
-    node : Node
-        A matmul.
-    constants : set of int
-        The graph's constant tensors.
-    delivered : set of int
-        Tensors that are outputs of the region, through views or not.
+    ``delivered``: tensors that are outputs of the region, through views or not.
     """
     shape = graph.tensors[node.outputs[0]].shape
     if len(shape) != 2 or shape[0] != 1:
@@ -106,21 +97,9 @@ def _merge(graph: PortableGraph, nodes: list[Node]) -> None:
 
 def _joined(graph: PortableGraph, first: Node, tensors: Sequence[int]) -> int:
     """The constants side by side; computed once."""
-    _move_up(graph, first, tensors)
+    move_up(graph, first, tensors)
     shapes = [graph.tensors[t].shape for t in tensors]
     columns = sum(s[-1] for s in shapes if isinstance(s[-1], int))
     axis = len(shapes[0]) - 1
     shape = (*shapes[0][:-1], columns)
     return graph.insert("concat", tensors, shape, graph.tensors[tensors[0]].dtype, before=first, axis=axis).outputs[0]
-
-
-def _move_up(graph: PortableGraph, place: Node, tensors: Sequence[int]) -> None:
-    """Bring what computes these constants, views mostly, in front of ``place``."""
-    waiting, needed = list(tensors), set()
-    while waiting:
-        node = graph.nodes.producer(waiting.pop())
-        if node is not None and node not in needed and graph.nodes.precedes(place, node):
-            needed.add(node)
-            waiting.extend(node.inputs)
-    for node in graph.nodes.in_order(needed):
-        graph.nodes.move(node, before=place)

@@ -23,8 +23,8 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, register_pattern, require
-from .common import EXAMPLES, Match, constant, ints, number, product, require_float, require_shape
+from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require
+from .common import Match, constant, floats, ints, number, pattern, product, require_float, require_shape
 from .reduce import reduced
 
 
@@ -32,8 +32,7 @@ from .reduce import reduced
 def batch_norm(g: GraphBuilder, call: Any) -> tuple[Value, Value, Value]:
     """Inference with given statistics, over any axis."""
     attrs = call.attrs
-    src, gamma, beta, mean, variance = (g.value(a) for a in call.args)
-    require_float(call.op.name, src, gamma, beta, mean, variance)
+    src, gamma, beta, mean, variance = floats(g, call)
     require(not attrs.training, "batch_norm in training mode computes its statistics")
     require(bool(attrs.scale) and bool(attrs.center), "batch_norm without scale or without center")
     require(src.ndim >= 2, f"batch_norm of rank {src.ndim}")
@@ -70,8 +69,7 @@ def instance_norm(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.nn.rms_norm")
 def rms_norm(g: GraphBuilder, call: Any) -> Value:
     """Root-mean-square normalisation over any axes, in float32 whatever the operands are."""
-    src, weight = (g.value(a) for a in call.args[:2])
-    require_float(call.op.name, src, weight)
+    src, weight = floats(g, call, 2)
     axes = _axes(call, src)
     wide = _as(g, src, "float32")
     epsilon = float(call.attrs.epsilon)
@@ -90,8 +88,7 @@ def rms_norm(g: GraphBuilder, call: Any) -> Value:
 
 
 def _operands(g: GraphBuilder, call: Any) -> tuple[Value, Value, Value]:
-    src, gamma, beta = (g.value(a) for a in call.args)
-    require_float(call.op.name, src, gamma, beta)
+    src, gamma, beta = floats(g, call)
     name = call.op.name.rpartition(".")[2]
     both = bool(call.attrs.scale) and bool(call.attrs.center)
     require(both, f"{name} without scale or without center: TVM computes with both, whatever the attributes say")
@@ -184,20 +181,13 @@ def _window(match: Match) -> int:
     return size
 
 
-def _lrn(match: Match) -> bool:
+def _lrn(g: GraphBuilder, match: Match) -> Value:
     """``x / (k + α·average(x²))^β`` over neighbouring channels."""
     require_shape(match)
-    for name in ("alpha", "k", "beta"):
-        number(match, name)
-    _window(match)
-    return True
-
-
-def _lower(g: GraphBuilder, match: Match) -> Value:
-    src = g.value(match["x"])
-    require_float("lrn", src)
     alpha, beta, k = (number(match, name) for name in ("alpha", "beta", "k"))
     attrs: dict[str, Any] = {"alg": "across_channels", "local_size": _window(match)}
+    src = g.value(match["x"])
+    require_float("lrn", src)
     return g.emit("lrn", [src], src.shape, **attrs, alpha=alpha, beta=beta, k=k)
 
 
@@ -208,9 +198,8 @@ def _register() -> None:
     squeeze = is_op("relax.squeeze")(pool)
     scale = is_op("relax.add")(is_op("relax.multiply")(squeeze, alpha), k)
     root = is_op("relax.divide")(x, is_op("relax.power")(scale, beta))
-    annotations = {"x": x, "expand": expand, "pool": pool, "squeeze": squeeze, "alpha": alpha, "k": k, "beta": beta}
-    example = EXAMPLES["lrn"]
-    register_pattern("dnnl", "lrn", root, annotations=annotations, check=_lrn, lower=_lower, example=example)
+    parts = {"x": x, "expand": expand, "pool": pool, "squeeze": squeeze, "alpha": alpha, "k": k, "beta": beta}
+    pattern("lrn", root, parts, _lrn)
 
 
 _register()
@@ -221,7 +210,6 @@ _ALGORITHMS = {"relax.nn.softmax": "accurate", "relax.nn.log_softmax": "log"}
 @register_lowering("dnnl", list(_ALGORITHMS))
 def softmax(g: GraphBuilder, call: Any) -> Value:
     """Softmax along one axis."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     axis = int(call.attrs.axis) % src.ndim
     return g.emit("softmax", [src], src.shape, alg=_ALGORITHMS[call.op.name], axis=axis)

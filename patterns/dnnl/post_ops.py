@@ -25,7 +25,7 @@ from .native import fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .quantized_links import RANGES, kept
-from .views import VIEWS, divisor_of, read_parts, sink_views
+from .views import VIEWS, divisor_of, move_up, read_parts, sink_views
 
 #: primitive → kinds of post-ops that oneDNN documents for it
 _ANCHORS = {
@@ -182,25 +182,11 @@ class _Fuser:
 
     def _is_known_before(self, node: Node, tensor: int) -> bool:
         """Whether ``tensor`` is computed before ``node``; views, numbers and vectors are moved up to make it so."""
-        late: list[Node] = []
-        if not self._find_late(node, tensor, late):
-            return False
-        for producer in late:
-            self.nodes.move(producer, before=node)
-        return True
 
-    def _find_late(self, node: Node, tensor: int, late: list[Node]) -> bool:
-        """Add the nodes behind ``node`` that make ``tensor``, in order; whether all of them can be moved."""
-        producer = self.nodes.producer(tensor)
-        if producer is None or producer in late or self.nodes.precedes(producer, node):
-            return True
-        is_small = sum(d != 1 for d in self.graph.tensors[tensor].shape) < 2
-        if producer is node or (producer.kind not in VIEWS and not is_small):
-            return False
-        if not all(self._find_late(node, source, late) for source in producer.inputs):
-            return False
-        late.append(producer)
-        return True
+        def may_move(producer: Node, made: int) -> bool:
+            return producer.kind in VIEWS or sum(d != 1 for d in self.graph.tensors[made].shape) < 2
+
+        return move_up(self.graph, node, [tensor], may_move)
 
     def _is_bias(self, node: Node, other: int) -> bool:
         if node.kind not in _BIAS_AXIS or len(node.inputs) != 2 or other not in self._constants:

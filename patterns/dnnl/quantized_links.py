@@ -22,7 +22,7 @@ import numpy as np
 from ...vendor import Node, PortableGraph, PostOp, Scaling
 from .native import fused
 from .quantize import is_dequantize, is_quantize
-from .views import VIEWS
+from .views import VIEWS, is_read_once, move_up
 
 #: kinds whose primitives take scales and zero points
 PRODUCTS = ("convolution", "deconvolution", "matmul")
@@ -102,9 +102,7 @@ class Links:
 
     def only_reader(self, tensor: int) -> Node | None:
         """The one node that reads ``tensor``; ``None`` if it is read elsewhere too."""
-        if tensor in self.graph.outputs or self.nodes.read_count(tensor) != 1:
-            return None
-        return self.nodes.readers(tensor)[0]
+        return self.nodes.readers(tensor)[0] if is_read_once(self.graph, tensor) else None
 
     # ---------------------------------------------------------------- movements
     def raise_quantize(self, node: Node) -> None:
@@ -190,20 +188,23 @@ class Links:
 
     def _is_known_before(self, scaling: Scaling, node: Node) -> bool:
         """Whether scale and zero point are there when ``node`` runs; their own conversions are moved up to it."""
-        late: dict[Node, None] = {}
-        waiting = list(scaling.tensors)
-        while waiting:
-            tensor = waiting.pop()
-            producer = self.nodes.producer(tensor)
-            if producer is None or self.nodes.precedes(producer, node):
-                continue
-            if tensor not in self.constants and producer.kind not in ("reshape", "reorder"):
-                return False
-            late[producer] = None
-            waiting.extend(producer.reads)
-        for producer in self.nodes.in_order(late):
-            self.nodes.move(producer, before=node)
-        return True
+
+        def may_move(producer: Node, tensor: int) -> bool:
+            return tensor in self.constants or producer.kind in ("reshape", "reorder")
+
+        return move_up(self.graph, node, scaling.tensors, may_move)
+
+    def is_one_primitive(self, node: Node) -> bool:
+        """Whether oneDNN has one implementation of a node with all of its steps; taken for granted for open sizes."""
+        return bool(self.graph.symbols) or not fused(self.graph.isolate(node, self.constants))[1]
+
+    def _around(self, node: Node) -> tuple[Node, Node, Scaling] | None:
+        """The conversion to real numbers in front of ``node``, and the one behind it to integers of this scaling."""
+        before, after = self.dequantized(node.inputs[0]), self.only_reader(node.outputs[0])
+        if node.post_ops or node.is_scaled or before is None or after is None or not is_quantize(after):
+            return None
+        assert after.result_scaling is not None
+        return before, after, after.result_scaling
 
     def skip_round_trip(self, node: Node) -> bool:
         """Let the readers of integers that are dequantised and quantised alike read them as they are."""
@@ -224,13 +225,11 @@ class Links:
         A half is rounded to the even neighbour of what is above the zero point: an odd one is taken off before.
         """
         averages = {"pooling": ("avg_include_padding", "avg_exclude_padding"), "resampling": ("linear",)}
-        if node.post_ops or node.is_scaled or node.attrs.get("alg") not in averages.get(node.kind, ()):
+        if node.attrs.get("alg") not in averages.get(node.kind, ()) or (found := self._around(node)) is None:
             return False
-        before, after = self.dequantized(node.inputs[0]), self.only_reader(node.outputs[0])
-        if before is None or after is None or not is_quantize(after) or after.result_scaling is None:
-            return False
+        before, after, result = found
         scaling = before.scalings[0]
-        if self.scale(scaling) is None or not self.are_equal(scaling, after.result_scaling):
+        if self.scale(scaling) is None or not self.are_equal(scaling, result):
             return False
         if self.dtype(before.inputs[0]) != self.dtype(after.outputs[0]):
             return False
@@ -240,8 +239,7 @@ class Links:
         steps = [("linear", float(-point)), ("round", 0.0), ("linear", float(point))] if point % 2 else []
         post_ops = [PostOp("eltwise", alg, 1.0, beta) for alg, beta in steps]
         integers = Node(node.kind, before.inputs, after.outputs, node.attrs, post_ops)
-        is_asked = bool(post_ops) and not self.graph.symbols
-        if is_asked and fused(self.graph.isolate(integers, self.constants))[1]:
+        if post_ops and not self.is_one_primitive(integers):
             return False
         self.nodes.remove(after)
         self.nodes.rewire(node, before.inputs, after.outputs)
@@ -253,12 +251,9 @@ class Links:
         """Let a softmax or a layer norm read and write integers; a zero point of its source changes nothing."""
         if node.kind not in _NORMALIZATIONS or node.attrs.get("alg", "accurate") != "accurate":
             return
-        if node.post_ops or node.is_scaled:
+        if (found := self._around(node)) is None:
             return
-        before, after = self.dequantized(node.inputs[0]), self.only_reader(node.outputs[0])
-        if before is None or after is None or not is_quantize(after) or after.result_scaling is None:
-            return
-        result = after.result_scaling
+        before, after, result = found
         last = len(self.graph.tensors[node.inputs[0]].shape) - 1
         is_last = node.attrs.get("axis", last) == last  # the one that our kernel knows
         if not is_last or result.axis is not None or not self._is_known_before(result, node):

@@ -27,7 +27,6 @@ from itertools import takewhile
 import numpy as np
 
 from ...vendor import Node, PostOp, Scaling
-from .native import fused
 from .quantize import is_quantize
 from .quantized_links import PRODUCTS, RANGES, Links, kept
 
@@ -69,7 +68,7 @@ def _take(links: Links, node: Node, post_ops: list[PostOp], result: Scaling | No
     """Give ``node`` these steps, unless oneDNN has no implementation with them."""
     other = Node(node.kind, node.inputs, node.outputs, node.attrs, post_ops, scalings=node.scalings)
     other.result_scaling = result
-    if links.graph.symbols or not fused(links.graph.isolate(other, links.constants))[1]:
+    if links.is_one_primitive(other):
         node.post_ops = post_ops
         links.nodes.rescale(node, node.scalings, result)
 
@@ -241,7 +240,7 @@ def join_product(links: Links, node: Node) -> None:
             post_ops += _added(links, node, place, len(product.inputs), point)
         inputs = (*product.inputs, *others)
         joined = Node(product.kind, inputs, node.outputs, product.attrs, post_ops, scalings=product.scalings)
-        if links.graph.symbols or not fused(links.graph.isolate(joined, links.constants))[1]:
+        if links.is_one_primitive(joined):
             links.nodes.remove(node)
             links.nodes.rescale(product, joined.scalings)
             links.nodes.rewire(product, inputs, node.outputs)

@@ -8,8 +8,8 @@ from typing import Any
 
 from tvm.relax.dpl import is_op, wildcard
 
-from ...vendor import GraphBuilder, Value, register_lowering, register_pattern, require
-from .common import BYTES, EXAMPLES, Match, canonical_layout, from_layout, ints, require_float, to_layout
+from ...vendor import GraphBuilder, Value, register_lowering, require
+from .common import BYTES, Match, canonical_layout, floats, from_layout, ints, pattern, require_float, to_layout
 from .nan import is_nan, keeps_nan, mean_of_rows, nan_where, once
 
 #: the least float32; padding of this value never wins a maximum
@@ -91,8 +91,7 @@ def _ceil_padding(
 @register_lowering("dnnl", _ADAPTIVE)
 def adaptive_average(g: GraphBuilder, call: Any) -> Value:
     """Adaptive average pooling where every window has one size."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     layout = str(call.attrs.layout)
     out_layout = str(call.attrs.out_layout) or layout
     canonical = canonical_layout(layout, "NC")
@@ -129,28 +128,15 @@ def _padding(match: Match) -> tuple[list[int], list[int]]:
     return [pairs[a][0] for a in axes], [pairs[a][1] for a in axes]
 
 
-def _padded_max_pool(match: Match) -> bool:
+def _padded_max_pool(g: GraphBuilder, match: Match) -> Value:
     """``max_pool(pad(x))`` where the padding never wins."""
-    _padding(match)
-    return True
-
-
-def _lower_padded_max_pool(g: GraphBuilder, match: Match) -> Value:
     return _pool(g, match["root"], g.value(match["x"]), *_padding(match))
 
 
 for _op in _MAX:
     _x = wildcard()
     _pad = is_op("relax.nn.pad")(_x)
-    register_pattern(
-        "dnnl",
-        f"padded_{_op.rpartition('.')[2]}",
-        is_op(_op)(_pad),
-        annotations={"x": _x, "pad": _pad},
-        check=_padded_max_pool,
-        example=EXAMPLES[f"padded_{_op.rpartition('.')[2]}"],
-        lower=_lower_padded_max_pool,
-    )
+    pattern(f"padded_{_op.rpartition('.')[2]}", is_op(_op)(_pad), {"x": _x, "pad": _pad}, _padded_max_pool)
 
 _ALGORITHMS = {
     "relax.sum": "sum",
@@ -167,8 +153,7 @@ _MANY_PIXELS = 1 << 14
 @register_lowering("dnnl", list(_ALGORITHMS))
 def reduction(g: GraphBuilder, call: Any) -> Value:
     """Sum, mean, max, min and product over any axes."""
-    src, alg = g.value(call.args[0]), _ALGORITHMS[call.op.name]
-    require_float(call.op.name, src)
+    (src,), alg = floats(g, call, 1), _ALGORITHMS[call.op.name]
     axes = _axes(call, src)
     out_shape = g.shape_of(call.ty)
     if alg == "mean" and _is_spatial(src, axes):
@@ -183,8 +168,7 @@ def reduction(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", ["relax.variance", "relax.std"])
 def deviation(g: GraphBuilder, call: Any) -> Value:
     """Mean of the squared distances from the mean, over any axes, and its root."""
-    src = g.value(call.args[0])
-    require_float(call.op.name, src)
+    (src,) = floats(g, call, 1)
     axes = _axes(call, src)
     centred = g.binary("sub", src, mean_of_rows(g, src, axes), src.shape)
     out = mean_of_rows(g, g.eltwise(centred, "square"), axes)

@@ -27,7 +27,7 @@ import tvm
 from tvm import relax
 
 from ...vendor import Dim, GraphBuilder, Reject, Scope, Value, register_lowering, require, rewrite_pass, whole_factor
-from .common import canonical_layout, ints, require_float, to_layout
+from .common import canonical_layout, floats, ints, to_layout
 from .shape import PADDED, backwards, int_tuple, is_long, padded_sides, slice_axis
 
 #: axes whose pixels are remembered: a network resizes many alike, and each is lowered twice
@@ -59,8 +59,7 @@ _ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
 @register_lowering("dnnl", ["relax.image.resize2d", "relax.image.resize3d"])
 def resize(g: GraphBuilder, call: Any) -> Value:
     """Nearest and linear resizing where oneDNN samples at the same points."""
-    attrs, src = call.attrs, g.value(call.args[0])
-    require_float(call.op.name, src)
+    attrs, (src,) = call.attrs, floats(g, call, 1)
     layout, method, mode = str(attrs.layout), str(attrs.method), str(attrs.coordinate_transformation_mode)
     require(method in _METHODS, f"resize by method {method}; oneDNN resamples nearest and linear")
     require(mode in _COORDINATES, f"resize with coordinates {mode}")

@@ -14,8 +14,8 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, register_pattern, require, static_shape
-from .common import EXAMPLES, FLOATS, Match, ints, product, require_float, require_movable
+from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require, static_shape
+from .common import FLOATS, Match, ints, movable, pattern, product, require_float, require_movable
 
 _RESHAPES = [
     "relax.reshape",
@@ -34,8 +34,7 @@ _MODES = {"fast": "checked", "clip": "clip", "wrap": "wrap"}
 @register_lowering("dnnl", _RESHAPES)
 def reshape(g: GraphBuilder, call: Any) -> Value:
     """Same elements, another shape."""
-    src = g.value(call.args[0])
-    require_movable(call.op.name, src)
+    src = movable(g, call)
     shape = g.shape_of(call.ty)
     fixed = all(isinstance(d, int) for d in shape)
     require(src.is_static or not fixed, f"a tensor of symbolic shape {src.shape} as {shape}, which fits one size only")
@@ -45,8 +44,7 @@ def reshape(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.permute_dims")
 def permute(g: GraphBuilder, call: Any) -> Value:
     """Axes in another order; without ``axes`` they are reversed."""
-    src, axes = g.value(call.args[0]), call.attrs.axes
-    require_movable(call.op.name, src)
+    src, axes = movable(g, call), call.attrs.axes
     order = [a % src.ndim for a in ints(axes)] if axes is not None else list(reversed(range(src.ndim)))
     return g.emit("permute", [src], [src.shape[a] for a in order], axes=order)
 
@@ -54,8 +52,7 @@ def permute(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.broadcast_to")
 def broadcast(g: GraphBuilder, call: Any) -> Value:
     """Repeat along axes of size 1."""
-    src, shape = g.value(call.args[0]), g.shape_of(call.ty)
-    require_movable(call.op.name, src)
+    src, shape = movable(g, call), g.shape_of(call.ty)
     fits = all(a in (1, b) for a, b in zip(src.shape, shape[len(shape) - src.ndim :], strict=True))
     require(fits, f"a broadcast of {src.shape} to {shape}, which may not fit")
     return g.emit("expand", [g.reshape(src, (1,) * (len(shape) - src.ndim) + src.shape)], shape)
@@ -64,8 +61,7 @@ def broadcast(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.tile")
 def tile(g: GraphBuilder, call: Any) -> Value:
     """The whole tensor again and again along each axis."""
-    src, repeats = g.value(call.args[0]), ints(call.attrs.repeats)
-    require_movable(call.op.name, src)
+    src, repeats = movable(g, call), ints(call.attrs.repeats)
     rank = max(src.ndim, len(repeats))
     shape = (1,) * (rank - src.ndim) + src.shape
     repeats = [1] * (rank - len(repeats)) + repeats
@@ -75,8 +71,7 @@ def tile(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.repeat")
 def repeat(g: GraphBuilder, call: Any) -> Value:
     """Each element several times along one axis; without an axis, of the flattened tensor."""
-    src, times, axis = g.value(call.args[0]), int(call.attrs.repeats), call.attrs.axis
-    require_movable(call.op.name, src)
+    src, times, axis = movable(g, call), int(call.attrs.repeats), call.attrs.axis
     if axis is None:
         src, axis = g.reshape(src, (product(src.shape),)), 0
     axis = int(axis) % src.ndim
@@ -123,8 +118,7 @@ def stack(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.split")
 def split(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
     """Consecutive slices along one axis."""
-    src, axis = g.value(call.args[0]), int(call.attrs.axis)
-    require_movable(call.op.name, src)
+    src, axis = movable(g, call), int(call.attrs.axis)
     axis %= src.ndim
     require(isinstance(src.shape[axis], int), f"split of the symbolic axis {src.shape[axis]}")
     parts, begin = [], 0
@@ -192,8 +186,7 @@ def _static(src: Value, axis: int, op: str) -> int:
 @register_lowering("dnnl", "relax.flip")
 def flip(g: GraphBuilder, call: Any) -> Value:
     """An axis in reverse order; a long one becomes a `take` first."""
-    src = g.value(call.args[0])
-    require_movable(call.op.name, src)
+    src = movable(g, call)
     axis = int(call.attrs.axis) % src.ndim
     size = _static(src, axis, "flip")
     return gather_axis(g, src, axis, range(size)[::-1], f"an axis of {size} from back to front") if size else src
@@ -202,8 +195,7 @@ def flip(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.strided_slice")
 def strided_slice(g: GraphBuilder, call: Any) -> Value:
     """Slices with constant bounds; many of them from back to front become a `take` first."""
-    src, shape = g.value(call.args[0]), g.shape_of(call.ty)
-    require_movable(call.op.name, src)
+    src, shape = movable(g, call), g.shape_of(call.ty)
     axes, begins = (int_tuple(a) for a in call.args[1:3])
     steps = int_tuple(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
     out = src
@@ -246,9 +238,7 @@ def int_tuple(expr: Any) -> list[int]:
 @register_lowering("dnnl", "relax.take")
 def take(g: GraphBuilder, call: Any) -> Value:
     """Constant indices as slices, where these are few: a row, a range, or a short table; else a gather."""
-    src, indices = g.value(call.args[0]), g.value(call.args[1])
-    mode = str(call.attrs.mode)
-    require_movable(call.op.name, src)
+    src, indices, mode = movable(g, call), g.value(call.args[1]), str(call.attrs.mode)
     require(call.attrs.axis is not None or src.ndim == 1, "take without an axis flattens its input")
     require(mode in _MODES, f"take with mode {mode!r}, which makes numbers of indices that are out of range")
     axis = int(call.attrs.axis or 0) % src.ndim
@@ -265,8 +255,7 @@ def take(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.index_tensor")
 def index_tensor(g: GraphBuilder, call: Any) -> Value:
     """One tensor of indices, of the first axis; several would be the coordinates of elements."""
-    src, indices = g.value(call.args[0]), g.values(call.args[1])
-    require_movable(call.op.name, src)
+    src, indices = movable(g, call), g.values(call.args[1])
     require(len(indices) == 1, f"index_tensor with {len(indices)} tensors of indices; one is taken")
     return _gathered(g, src, indices[0], 0, "checked", g.shape_of(call.ty))
 
@@ -290,8 +279,7 @@ def pixel_shuffle(g: GraphBuilder, call: Any) -> Value:
 @register_lowering("dnnl", "relax.nn.pad")
 def pad(g: GraphBuilder, call: Any) -> Value:
     """Padding with a constant, or the tensor's own elements; a wide one with these becomes a `take` first."""
-    src, attrs = g.value(call.args[0]), call.attrs
-    require_movable(call.op.name, src)
+    src, attrs = movable(g, call), call.attrs
     widths, mode = ints(attrs.pad_width), str(attrs.pad_mode)
     require(min(widths, default=0) >= 0, f"negative padding {widths}")
     if mode in PADDED:
@@ -354,13 +342,8 @@ def _axis(match: Match) -> int:
     raise Reject(f"axes {order} of {apart} swap no two parts of one axis of {before}")
 
 
-def _channel_shuffle(match: Match) -> bool:
+def _channel_shuffle(g: GraphBuilder, match: Match) -> Value:
     """Two parts of one axis change places."""
-    _axis(match)
-    return True
-
-
-def _lower(g: GraphBuilder, match: Match) -> Value:
     src, axis = g.value(match["x"]), _axis(match)
     require_float("shuffle", src)
     shape = static_shape(match["apart"].ty)
@@ -373,16 +356,7 @@ def _register() -> None:
     apart = is_op("relax.reshape")(x, wildcard())
     permute = is_op("relax.permute_dims")(apart)
     root = is_op("relax.reshape")(permute, wildcard())
-    annotations = {"x": x, "apart": apart, "permute": permute}
-    register_pattern(
-        "dnnl",
-        "channel_shuffle",
-        root,
-        annotations=annotations,
-        check=_channel_shuffle,
-        lower=_lower,
-        example=EXAMPLES["channel_shuffle"],
-    )
+    pattern("channel_shuffle", root, {"x": x, "apart": apart, "permute": permute}, _channel_shuffle)
 
 
 _register()

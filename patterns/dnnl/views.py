@@ -23,6 +23,7 @@ joined tensor in any case.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 from ...vendor import Dim, Node, PortableGraph
 
@@ -39,6 +40,31 @@ def divisor_of(graph: PortableGraph, node: Node) -> float | None:
         return None
     number = float(known.reshape(-1)[0])
     return number if number != 0 and math.isfinite(number) and 1e-30 < abs(number) < 1e30 else None
+
+
+def is_read_once(graph: PortableGraph, tensor: int) -> bool:
+    """Whether one node reads ``tensor``, and nothing else."""
+    return tensor not in graph.outputs and graph.nodes.read_count(tensor) == 1
+
+
+def move_up(
+    graph: PortableGraph, place: Node, tensors: Iterable[int], may_move: Callable[[Node, int], bool] | None = None
+) -> bool:
+    """Bring what computes these tensors in front of ``place``, if all of it may move; whether it stands there."""
+    late: dict[Node, None] = {}
+    waiting = list(tensors)
+    while waiting:
+        tensor = waiting.pop()
+        producer = graph.nodes.producer(tensor)
+        if producer is None or producer in late or graph.nodes.precedes(producer, place):
+            continue
+        if producer is place or (may_move is not None and not may_move(producer, tensor)):
+            return False
+        late[producer] = None
+        waiting.extend(producer.reads)
+    for producer in graph.nodes.in_order(late):
+        graph.nodes.move(producer, before=place)
+    return True
 
 
 def sink_views(graph: PortableGraph) -> None:
@@ -65,9 +91,6 @@ class _Sinker:
     def _shape(self, tensor: int) -> tuple[Dim, ...]:
         return self.graph.tensors[tensor].shape
 
-    def _is_read_once(self, tensor: int) -> bool:
-        return self.nodes.read_count(tensor) == 1 and tensor not in self._outputs
-
     def _drop_unread(self, tensor: int) -> None:
         """Remove the view that makes ``tensor`` if nothing reads it any more, and the views that only it read."""
         while (view := self.nodes.producer(tensor)) is not None and view.kind in VIEWS:
@@ -88,7 +111,7 @@ class _Sinker:
                 or view in self._inverses
                 or tensor in self._constants
                 or self._shape(tensor) != self._shape(node.outputs[0])
-                or not self._is_read_once(tensor)
+                or not is_read_once(self.graph, tensor)
             ):
                 continue
             others = [self._seen_through(view, t) if i != place else view.inputs[0] for i, t in enumerate(node.inputs)]
