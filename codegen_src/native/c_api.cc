@@ -208,6 +208,19 @@ int32_t tvm_byoc_run(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, size_
   });
 }
 
+int32_t tvm_byoc_company(tvm_byoc_model* model, int64_t* late, int64_t* narrowed) {
+  return Guarded([&] {
+    Need(model, "model");
+    Need(late, "late");
+    Need(narrowed, "narrowed");
+    *late = *narrowed = 0;
+    for (const auto& region : model->model->regions()) {
+      *late += region->late();
+      *narrowed += region->narrowed();
+    }
+  });
+}
+
 void tvm_byoc_trim(void) {
   Guarded([] { ForgetAll(); });
   malloc_trim(0);

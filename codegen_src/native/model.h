@@ -39,6 +39,7 @@ class Model {
   Model(const ModelFile& file, int threads);
 
   const Program& program() const { return program_; }
+  const std::vector<std::unique_ptr<SavedRegion>>& regions() const { return regions_; }
 
   /// The shapes of all values for inputs of these shapes. Throws Error(kInput) if they do not fit.
   Shapes ShapesFor(const std::vector<Dims>& inputs);

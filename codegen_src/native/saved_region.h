@@ -59,6 +59,10 @@ class SavedRegion {
     if (call.IsAlone()) late_ += plan.pace().Learn(threads, taken.count());
   }
 
+  /// Calls that fewer threads would have answered sooner, and calls on fewer than they may use.
+  int64_t late() const { return late_; }
+  int64_t narrowed() const { return narrowed_; }
+
   /// What was counted of its plans and calls, as JSON.
   std::string Counters() const;
 
@@ -66,8 +70,8 @@ class SavedRegion {
   const Artifact artifact_;
   const Engine& engine_;
   Region region_;
-  std::atomic<int64_t> late_{0};      // calls that fewer threads would have answered sooner
-  std::atomic<int64_t> narrowed_{0};  // calls on fewer threads than they may use
+  std::atomic<int64_t> late_{0};
+  std::atomic<int64_t> narrowed_{0};
 };
 
 }  // namespace tvm_byoc_dnnl

@@ -90,6 +90,10 @@ int32_t tvm_byoc_prepare(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, s
 int32_t tvm_byoc_run(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, size_t input_count,
                      const tvm_byoc_tensor* outputs, size_t output_count);
 
+/* How many calls of regions were slower than on fewer threads, because a thread had to share its
+   core, and how many ran on fewer threads than they may use, since the model was loaded. */
+int32_t tvm_byoc_company(tvm_byoc_model* model, int64_t* late, int64_t* narrowed);
+
 /* Gives back what is kept for models that may be loaded later. */
 void tvm_byoc_trim(void);
 

@@ -205,12 +205,18 @@ def test_a_child_of_a_fork_computes(folder: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("name", ["module", "company", "entry", "run_tvm", "tensors", "random_tensors"])
-def test_what_needs_tvm_names_the_other_runtime(folder: Path, name: str) -> None:
-    run = byoc.load(folder / "fixed.so", runtime="native")
-    with pytest.raises(byoc.UnsupportedError, match=rf"`{name}`.*runtime='tvm'"):
-        getattr(run, name)
+def test_what_needs_tvm_opens_the_file_with_tvm_or_names_that_runtime(folder: Path) -> None:
+    run, other = byoc.load(folder / "fixed.so"), byoc.load(folder / "fixed.so", runtime="native")
+    for name in ("module", "entry", "run_tvm", "tensors", "random_tensors"):
+        assert getattr(run, name) is not None
+        with pytest.raises(byoc.UnsupportedError, match=r"loaded to run without TVM; .*runtime='tvm'"):
+            getattr(other, name)
     assert not hasattr(run, "elsewhere")
+    with run:
+        x = run.random_tensors(seed=3)
+        same(run(*x), run.with_tvm(*x))
+    with pytest.raises(byoc.InputError, match="is closed"):
+        run.with_tvm(*x)
 
 
 def places() -> Any:
@@ -240,14 +246,14 @@ def test_a_model_that_needs_tvm_is_refused_with_the_reason(compiled: Any, reason
     compiled().export_library(path)
     with pytest.raises(byoc.UnsupportedError, match=rf"cannot run without TVM: .*{reason}.*; load it with .*'tvm'"):
         byoc.load(path, runtime="native")
-    assert type(byoc.load(path, runtime="auto")) is byoc.Runner
+    assert type(byoc.load(path)) is byoc.Runner
 
 
-def test_auto_does_without_tvm_where_that_is_possible(folder: Path) -> None:
-    run = byoc.load(folder / "fixed.so", runtime="auto")
+def test_a_file_is_loaded_without_tvm_where_that_is_possible(folder: Path) -> None:
+    run = byoc.load(folder / "fixed.so")
     assert type(run) is type(byoc.load(folder / "fixed.so", runtime="native"))
     with pytest.raises(byoc.InputError, match="'npu'"):
-        byoc.load(folder / "fixed.so", runtime="auto", options={"npu": {"device": 1}})
+        byoc.load(folder / "fixed.so", options={"npu": {"device": 1}})
 
 
 def test_wrong_files_and_arguments_are_refused(folder: Path, tmp_path: Path) -> None:

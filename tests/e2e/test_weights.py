@@ -113,9 +113,9 @@ def test_a_flipped_bit_in_a_weight_is_one_clear_error(tmp_path):
     x = np.ones((TOKENS, 256), "float32")
     want = weighty_model(256, 2, seed=5)[1](x)
     # The same weights by the same name, once sound and once not, in one process.
-    sound = byoc.load(tmp_path / "whole.so")  # mapped for as long as the name refers to it
+    sound = byoc.load(tmp_path / "whole.so", runtime="tvm")  # mapped for as long as the name refers to it
     assert_right(sound(x), want)
-    assert_right(byoc.load(tmp_path / "m.so")(x), want)
+    assert_right(byoc.load(tmp_path / "m.so", runtime="tvm")(x), want)
 
 
 def test_weights_of_no_loaded_library_are_one_clear_error(exported):

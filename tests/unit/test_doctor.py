@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_byoc_dnnl.core._native import Company
 from tvm_byoc_dnnl.report import doctor
+from tvm_byoc_dnnl.runtime.base import Company
 
 
 def finding(name: str) -> doctor.Finding:

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from tvm_byoc_dnnl.core import machine
-from tvm_byoc_dnnl.core._native import Company
 from tvm_byoc_dnnl.core.machine import Neighbours
 from tvm_byoc_dnnl.report.profile import Profile
+from tvm_byoc_dnnl.runtime.base import Company
 
 
 def test_own_work_is_not_a_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def run(
     if arrays is not None and shapes:
         raise InputError("--shape is for random inputs; --inputs has arrays of their own shapes: leave one of them out")
     with progress(f"loading {library.name}") as show:
-        runner = load(library, threads=threads)
+        runner = load(library, runtime="tvm", threads=threads)
         show("running")
         if arrays is None:
             tensors = runner.random_tensors(seed, shapes)

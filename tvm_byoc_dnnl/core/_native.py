@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core import _native
 from .errors import NativeLibraryError
@@ -135,20 +135,6 @@ def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
             found[str(module["get_symbol"]())] = module
         found |= regions(module.imports, having)
     return found
-
-
-class Company(NamedTuple):
-    """How a model's regions were called beside whatever else used the cores, since the model was loaded."""
-
-    #: calls that were slower than fewer threads would have been, because a thread had to share its core
-    late: int = 0
-    #: calls on fewer threads than they may use: after late ones, beside other calls, or because the region is so small
-    narrowed: int = 0
-
-    @classmethod
-    def of(cls, module: Any) -> Company:
-        counters = [json.loads(m["plans"]()) for m in _native.regions([module]).values()]
-        return cls(*(sum(each[name] for each in counters) for name in cls._fields))
 
 
 def limited(function: Callable[..., Any], threads: int | None) -> Callable[..., Any]:

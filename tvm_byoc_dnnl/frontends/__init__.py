@@ -109,7 +109,7 @@ def imported(
         if usual:
             mod["main"] = mod["main"].with_attr(USUAL_SIZES_ATTR, usual)
         return mod
-    if isinstance(model, (tvm.runtime.Executable, tvm.runtime.Module)) or hasattr(model, "run_tvm"):
+    if isinstance(model, (tvm.runtime.Executable, tvm.runtime.Module)) or hasattr(type(model), "warm_up"):
         raise InputError(f"the model is a {kind}, which is compiled already; give what it was compiled from")
     if kind.startswith("torch.export.") and kind.endswith(".ExportedProgram"):
         from .torch.importer import import_torch

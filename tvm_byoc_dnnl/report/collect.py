@@ -31,6 +31,7 @@ from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
 from ..prepare import Prepare
 from ..regions.cost import RegionPolicy, with_names
+from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
 from ..tuning.costs import known_times
 from ..tuning.database import choices_of, with_places
@@ -348,7 +349,7 @@ def _add_times(report: Report, times: Times) -> None:
 def _of_compiled(model: Any, shapes: Mapping[str, Any] | None) -> Report:
     if shapes:
         raise InputError("`shapes` fixes the inputs of an ONNX model; a compiled model has its own: leave it out")
-    runner = model if isinstance(model, Runner) else described(model)
+    runner = model if isinstance(model, (Runner, NativeRunner)) else described(model)
     account = read_account(runner.module)
     if account is None:
         raise ArtifactError(

@@ -22,6 +22,7 @@ from .._version import version_of
 from ..core import _native
 from ..core.errors import ByocError
 from ..core.machine import QUIET, Neighbours, cpu_fields, cpu_name, spins_for_long
+from ..runtime.base import Company
 from ..vendors.namespace import Examination
 from ..vendors.namespaces import compilers, namespace
 
@@ -250,7 +251,7 @@ def _self_test() -> Iterator[_Row]:
     yield _in_company(runner.company)
 
 
-def _in_company(calls: _native.Company) -> _Row:
+def _in_company(calls: Company) -> _Row:
     found = f"{calls.late} of {_CALLS} calls waited too long for a thread, {calls.narrowed} ran on fewer threads"
     if calls.late < 2 or calls.narrowed <= _CALLS // 4:
         return "company", found

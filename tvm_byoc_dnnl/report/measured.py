@@ -26,7 +26,9 @@ from ..calls.model import ReportData
 from ..core.errors import InputError, UnsupportedError
 from ..pipeline.library_file import is_library
 from ..pipeline.metadata import Kernels
+from ..runtime.base import BaseRunner
 from ..runtime.comparison import difference, gap, nudged, sensitivity
+from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, load
 from ..vendors.devices import COPY_IN, COPY_OUT
 from ..vendors.namespace import told
@@ -81,15 +83,17 @@ def is_compiled(model: Any) -> bool:
     """Whether it is what `compile` or `load` returned, or the path of a library."""
     if isinstance(model, (str, PathLike)):
         return is_library(Path(model))
-    return isinstance(model, (Runner, tvm.runtime.Executable, tvm.runtime.Module))
+    return isinstance(model, (BaseRunner, tvm.runtime.Executable, tvm.runtime.Module))
 
 
 def runner_of(model: Any) -> Runner:
     """A runner of what `compile` or `load` returned, of a library's path, or of a model, which is compiled."""
     given = model if is_compiled(model) else compile(model)
-    if isinstance(given, Runner):
-        return given
-    return load(given) if isinstance(given, (str, PathLike)) else Runner(given)
+    if isinstance(given, (str, PathLike)):
+        given = load(given)
+    if isinstance(given, NativeRunner):
+        return given.with_tvm
+    return given if isinstance(given, Runner) else Runner(given)
 
 
 def tensors_of(runner: Runner, inputs: Any) -> list[Any]:

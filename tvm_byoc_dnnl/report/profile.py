@@ -17,12 +17,13 @@ from tvm import relax
 
 from ..calls.model import ReportData, Totals
 from ..core import _native
-from ..core._native import Company, limited
+from ..core._native import limited
 from ..core.compilation import knowing
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..core.machine import QUIET, Neighbours
 from ..pipeline.metadata import read_account, read_kernels
+from ..runtime.base import Company
 from ..runtime.runner import Runner
 from ..vendors.blobs import Opening
 from ..vendors.namespaces import HOST

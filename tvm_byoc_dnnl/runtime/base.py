@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,15 @@ from ..core.tensor_info import TensorInfo
 
 _Self = TypeVar("_Self", bound="BaseRunner")
 _RUNNERS: weakref.WeakSet[BaseRunner] = weakref.WeakSet()
+
+
+class Company(NamedTuple):
+    """How a model's regions were called beside whatever else used the cores, since the model was loaded."""
+
+    #: calls that were slower than fewer threads would have been, because a thread had to share its core
+    late: int = 0
+    #: calls on fewer threads than they may use: after late ones, beside other calls, or because the region is so small
+    narrowed: int = 0
 
 
 class BaseRunner:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ..core.errors import (
 )
 from ..core.machine import few_spins
 from ..core.tensor_info import TensorInfo, check_symbols, random_arrays, with_named_sizes
-from .base import BaseRunner, tensor_info
+from .base import BaseRunner, Company, tensor_info
 
 _ABI = 1
 _ALIGNMENT = 64
@@ -36,7 +36,7 @@ _DTYPES = ("float32", "float16", "bfloat16", "int32", "int8", "uint8", "bool", "
 _INPUT, _INDEX, _UNSUPPORTED, _MEMORY = 1, 2, 4, 6
 _ERRORS = (None, InputError, InputIndexError, ArtifactError, UnsupportedError, NativeLibraryError, OutOfMemoryError)
 #: what a Runner of TVM has besides
-_OF_TVM = ("module", "company", "entry", "run_tvm", "tensors", "random_tensors")
+_OF_TVM = ("module", "entry", "run_tvm", "tensors", "random_tensors")
 
 
 class _Tensor(ctypes.Structure):
@@ -62,6 +62,7 @@ class Library:
             ("shapes", c_int32, (model, tensors, c_size_t, tensors, c_size_t)),
             ("prepare", c_int32, (model, tensors, c_size_t)),
             ("run", c_int32, (model, tensors, c_size_t, tensors, c_size_t)),
+            ("company", c_int32, (model, ctypes.POINTER(c_int64), ctypes.POINTER(c_int64))),
             ("trim", None, ()),
         ):
             function = getattr(self._library, f"tvm_byoc_{name}", None)
@@ -109,6 +110,8 @@ class NativeRunner(BaseRunner):
         The native library.
     threads, workers : int, optional
         As for `Runner`.
+    beside : callable, optional
+        Gives a `Runner` of the same file, for what only that has.
 
     Raises
     ------
@@ -120,7 +123,15 @@ class NativeRunner(BaseRunner):
         If the model needs TVM.
     """
 
-    def __init__(self, path: Path, library: Library, *, threads: int | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        library: Library,
+        *,
+        threads: int | None = None,
+        workers: int | None = None,
+        beside: Callable[[], BaseRunner] | None = None,
+    ) -> None:
         super().__init__(threads, workers)
         path.stat()
         try:
@@ -129,15 +140,30 @@ class NativeRunner(BaseRunner):
             raise UnsupportedError(f"{path}: {error}; load it with runtime='tvm'") from error
         self.inputs = tuple(map(tensor_info, model.signature["inputs"]))
         self.outputs = tuple(map(tensor_info, model.signature["outputs"]))
-        self._library = library
+        self._library, self._beside = library, beside
         self._is_tuple = model.signature["is_tuple"]
         self._is_static = all(i.is_static for i in self.inputs)
         self._dtypes = [np.dtype(i.dtype) for i in self.inputs]
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in _OF_TVM:
-            raise UnsupportedError(f"a runner without TVM has no `{name}`; load the model with runtime='tvm'")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_TVM:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.with_tvm, name)
+
+    @cached_property
+    def with_tvm(self) -> Any:
+        """A `Runner` of the same file, which is opened when this is first asked for."""
+        self._open()
+        if self._beside is None:
+            raise UnsupportedError("this runner was loaded to run without TVM; load the model with runtime='tvm'")
+        return self._beside()
+
+    @property
+    def company(self) -> Company:
+        """How the calls of its regions fared beside other programs and other calls, since the model was loaded."""
+        late, narrowed = c_int64(), c_int64()
+        self._check(self._library.company(self._open().pointer, late, narrowed), ())
+        return Company(late.value, narrowed.value)
 
     def close(self) -> None:
         """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
@@ -145,6 +171,8 @@ class NativeRunner(BaseRunner):
         Calls that run in other threads, and those that were submitted before, still end normally.
         """
         self._close()
+        if "with_tvm" in vars(self):
+            self.with_tvm.close()
         self._library.trim()
 
     def warm_up(self, shapes: Mapping[str, Sequence[int | str]] | Sequence[Mapping[str, Sequence[int | str]]]) -> None:

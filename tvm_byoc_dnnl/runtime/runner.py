@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from os import PathLike
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 import tvm
 
 from ..core import _native
-from ..core._native import Company
 from ..core.arguments import as_tensor
 from ..core.errors import (
     ArtifactError,
@@ -29,7 +29,7 @@ from ..pipeline import library_file
 from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
-from .base import BaseRunner, loading, tensor_info
+from .base import BaseRunner, Company, loading, tensor_info
 from .machines import NO_MEMORY, InputPlan, Machines, SymbolPlan, Views, as_array, calls_of, fault_of_sizes, give_back
 from .native import Library, NativeRunner
 
@@ -120,7 +120,8 @@ class Runner(BaseRunner):
     @property
     def company(self) -> Company:
         """How the calls of its regions fared beside other programs and other calls, since the model was loaded."""
-        return Company.of(self.module)
+        counters = [json.loads(region["plans"]()) for region in _native.regions([self.module]).values()]
+        return Company(*(sum(each[name] for each in counters) for name in Company._fields))
 
     def close(self) -> None:
         """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
@@ -237,43 +238,10 @@ class Runner(BaseRunner):
         return [self._views.array(r) if i in self._caches[1] else as_array(r) for i, r in enumerate(result)]
 
 
-@overload
 def load(
     path: str | PathLike[str],
     *,
-    runtime: Literal["native"],
-    threads: int | None = None,
-    workers: int | None = None,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> NativeRunner: ...
-
-
-@overload
-def load(
-    path: str | PathLike[str],
-    *,
-    runtime: Literal["tvm"] | None = None,
-    threads: int | None = None,
-    workers: int | None = None,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Runner: ...
-
-
-@overload
-def load(
-    path: str | PathLike[str],
-    *,
-    runtime: str | None = None,
-    threads: int | None = None,
-    workers: int | None = None,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Runner | NativeRunner: ...
-
-
-def load(
-    path: str | PathLike[str],
-    *,
-    runtime: str | None = None,
+    runtime: str = "auto",
     threads: int | None = None,
     workers: int | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -286,8 +254,8 @@ def load(
         The ``.so``.
     runtime : str, optional
         ``"native"`` runs a model of which every call is in a region without TVM, by the code that the package
-        ``tvm-byoc-runtime`` has, too; ``"tvm"``, the default, runs every model; ``"auto"`` is the first of them that
-        can run this one.
+        ``tvm-byoc-runtime`` has, too; ``"tvm"`` runs every model; ``"auto"`` is the first of them that can run this
+        one; its runner opens the file with TVM as well when something is asked for that only `Runner` has.
     threads, workers, options : optional
         As for `Runner`.
 
@@ -304,19 +272,21 @@ def load(
     OutOfFilesError, OutOfMemoryError
         If no descriptor or no memory is left.
     """
-    one_of("runtime", runtime, (None, "tvm", "native", "auto"))
+    one_of("runtime", runtime, ("auto", "tvm", "native"))
     with loading(path) as path:
         if runtime == "native" and options:
             raise InputError("options are for vendors, whose regions runtime='native' does not run; use 'tvm'")
-        if runtime == "native" or (runtime == "auto" and not options):
+        settings: dict[str, Any] = {"threads": threads, "workers": workers}
+        if runtime == "native" or (runtime == "auto" and not options and _native.available()):
             _native.load()
+            beside = partial(load, path, runtime="tvm", **settings) if runtime == "auto" else None
             try:
-                return NativeRunner(path, _library(), threads=threads, workers=workers)
-            except UnsupportedError:
+                return NativeRunner(path, _library(), **settings, beside=beside)
+            except (ArtifactError, UnsupportedError):  # what is damaged for both, TVM's loader says
                 if runtime == "native":
                     raise
         module = library_file.load(path)
-    return Runner(module, threads=threads, workers=workers, options=options)
+    return Runner(module, **settings, options=options)
 
 
 class _Described(Runner):

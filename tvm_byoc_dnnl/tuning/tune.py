@@ -149,7 +149,7 @@ class _Commands:
     def load(self, library: str, shapes: Mapping[str, Sequence[int]]) -> None:
         from ..runtime.runner import load
 
-        runner = load(library)
+        runner = load(library, runtime="tvm")
         tensors = runner.random_tensors(shapes=shapes)
         self._turns = Turns(lambda: runner.run_tvm(*tensors))
 
