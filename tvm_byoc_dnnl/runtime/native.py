@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from .base import BaseRunner, Company, tensor_info
 
 _ABI = 1
 _ALIGNMENT = 64
+_SIZES_KEPT = 64
 # In the order of tvm_byoc_dtype and of tvm_byoc_status.
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "int8", "uint8", "bool", "float64", "int64")
 _INPUT, _INDEX, _UNSUPPORTED, _MEMORY = 1, 2, 4, 6
@@ -97,6 +99,14 @@ class _Model:
         self.library.free(self.pointer)
 
 
+class _Sizes(NamedTuple):
+    """What the shapes of the inputs decide: dims as C has them, and shape and dtype of each result."""
+
+    inputs: list[Any]
+    outputs: list[Any]
+    results: list[tuple[tuple[int, ...], np.dtype]]
+
+
 class NativeRunner(BaseRunner):
     """A compiled model as a Python callable that does not use TVM; any number of threads may call it.
 
@@ -144,6 +154,10 @@ class NativeRunner(BaseRunner):
         self._is_tuple = model.signature["is_tuple"]
         self._is_static = all(i.is_static for i in self.inputs)
         self._dtypes = [np.dtype(i.dtype) for i in self.inputs]
+        self._input_codes, self._output_codes = (
+            [_DTYPES.index(info.dtype) for info in side] for side in (self.inputs, self.outputs)
+        )
+        self._sizes: dict[tuple[tuple[int, ...], ...], _Sizes] = {}
 
     def __getattr__(self, name: str) -> Any:
         if name not in _OF_TVM:
@@ -191,40 +205,48 @@ class NativeRunner(BaseRunner):
         model = self._open()
         for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
             arrays = random_arrays(self.inputs, 0, with_named_sizes(self.inputs, sizes))
-            self._check(self._library.prepare(model.pointer, _tensors(arrays), len(arrays)), arrays)
+            given = _tensors(arrays, self._input_codes, [_dims(array.shape) for array in arrays])
+            self._check(self._library.prepare(model.pointer, given, len(arrays)), arrays)
 
     def _call(self, model: _Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
         values = self._in_order(args, kwargs)
         arrays = [self._array(*each) for each in zip(values, self.inputs, self._dtypes, strict=True)]
-        if not self._is_static:
-            check_symbols(self.inputs, [array.shape for array in arrays])
-        inputs = _tensors(arrays)
-        shapes = self._output_shapes(model, inputs, arrays)
-        results = [_empty(shape, np.dtype(o.dtype)) for o, shape in zip(self.outputs, shapes, strict=True)]
-        run = partial(self._library.run, model.pointer, inputs, len(arrays))
-        self._check(run(_tensors(results), len(results)), arrays)
+        shapes = tuple([array.shape for array in arrays])
+        sizes = self._sizes.get(shapes) or self._sizes_of(model, shapes, arrays)
+        results = [_empty(*each) for each in sizes.results]
+        status = self._library.run(
+            model.pointer,
+            _tensors(arrays, self._input_codes, sizes.inputs),
+            len(arrays),
+            _tensors(results, self._output_codes, sizes.outputs),
+            len(results),
+        )
+        self._check(status, arrays)
         return results if self._is_tuple else results[0]
 
     @staticmethod
     def _array(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
-        if (
-            type(value) is np.ndarray
-            and value.dtype == dtype
-            and value.flags.c_contiguous
-            and value.shape == info.shape
-        ):
+        """A dense array of this dtype; `_sizes_of` looks at its shape."""
+        if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
             return value
         array = as_array(value, f"input {info.name!r}", info.type_text)
         info.check(array.dtype.name, array.shape)
         return array
 
-    def _output_shapes(self, model: _Model, inputs: Any, arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
-        if self._is_static:
-            return [info.shape or () for info in self.outputs]  # type: ignore[misc]
-        places = [(c_int64 * len(info.shape or ()))() for info in self.outputs]
-        outputs = (_Tensor * len(places))(*(_Tensor(None, 0, len(place), place) for place in places))
-        self._check(self._library.shapes(model.pointer, inputs, len(arrays), outputs, len(places)), arrays)
-        return [tuple(place) for place in places]
+    def _sizes_of(self, model: _Model, shapes: tuple[tuple[int, ...], ...], arrays: Sequence[np.ndarray]) -> _Sizes:
+        for info, shape in zip(self.inputs, shapes):
+            info.check(info.dtype, shape)
+        check_symbols(self.inputs, shapes)
+        inputs = list(map(_dims, shapes))
+        outputs = [_dims([0] * len(info.shape or ())) for info in self.outputs]
+        places = (_Tensor * len(outputs))(*(_Tensor(None, 0, len(place), place) for place in outputs))
+        given = _tensors(arrays, self._input_codes, inputs)
+        self._check(self._library.shapes(model.pointer, given, len(arrays), places, len(places)), arrays)
+        results = [(tuple(place), np.dtype(info.dtype)) for place, info in zip(outputs, self.outputs)]
+        if len(self._sizes) >= _SIZES_KEPT:
+            self._sizes.clear()
+        self._sizes[shapes] = sizes = _Sizes(inputs, outputs, results)
+        return sizes
 
     def _check(self, status: int, arrays: Sequence[np.ndarray]) -> None:
         if not status:
@@ -242,18 +264,19 @@ class NativeRunner(BaseRunner):
         raise error
 
 
-def _tensors(arrays: Sequence[np.ndarray]) -> Any:
+def _dims(shape: Sequence[int]) -> Any:
+    return (c_int64 * len(shape))(*shape)
+
+
+def _tensors(arrays: Sequence[np.ndarray], codes: Sequence[int], dims: Sequence[Any]) -> Any:
     return (_Tensor * len(arrays))(
-        *(
-            _Tensor(a.__array_interface__["data"][0], _DTYPES.index(a.dtype.name), a.ndim, (c_int64 * a.ndim)(*a.shape))
-            for a in arrays
-        )
+        *[_Tensor(a.__array_interface__["data"][0], code, a.ndim, d) for a, code, d in zip(arrays, codes, dims)]
     )
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An array whose memory starts where vectors are loaded fastest."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     room = np.empty(size + _ALIGNMENT, np.uint8)
     start = -room.__array_interface__["data"][0] % _ALIGNMENT
     return room[start : start + size].view(dtype).reshape(shape)
