@@ -75,6 +75,12 @@ from .vendors.quantised_groups import (
     QuantizedTensor as QuantizedTensor,
     quantized as quantized,
 )
+from .vendors.region_steps import (
+    RegionStep as RegionStep,
+    RegionSteps as RegionSteps,
+    RegionTensor as RegionTensor,
+    steps_of as steps_of,
+)
 from .vendors.quantization import Quantization as Quantization, register_quantization as register_quantization
 from .vendors.registry import (
     register_annotate_compiler as register_annotate_compiler,

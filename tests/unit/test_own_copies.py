@@ -36,8 +36,8 @@ def weights(seed=0):
     return byoc.make_constant(w)
 
 
-def module(build, dtype="int8") -> tvm.IRModule:
-    x = relax.Var("x", relax.TensorType(SHAPE, dtype))
+def module(build, dtype="int8", shape=SHAPE) -> tvm.IRModule:
+    x = relax.Var("x", relax.TensorType(shape, dtype))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():

@@ -38,12 +38,8 @@ _PATTERNS = (0xB7, 0x48)
 class Opening:
     """What the regions have in common that are opened together: a user's options, and the memory of each device.
 
-    Attributes
-    ----------
-    is_described : bool
-        A region that this machine cannot open is an error of its call.
-    layers : list, optional
-        Gets the names of layers and their seconds that regions report while a model is profiled.
+    With ``is_described`` a region that this machine cannot open is an error of its call; ``layers`` gets the names of
+    layers and their seconds while a model is profiled.
     """
 
     def __init__(
@@ -124,15 +120,7 @@ def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, d
 def open_blob(
     compiler: str, symbol: str, compatibility: str, data: bytes, results: int = -1
 ) -> Mapping[str, Callable[..., Any]]:
-    """The functions of a blob's region, by what follows its name; the native library calls this when one is fetched.
-
-    ``results`` is the number of the region's results, -1 where it is not known.
-
-    Raises
-    ------
-    ArtifactError
-        If the vendor's package is missing, refuses the bytes, or cannot load them.
-    """
+    """The functions of a blob's region, by what follows its name; the native library calls this when one is fetched."""
     try:
         return tvm_ffi.convert(_opened(compiler, symbol, compatibility, data, results))
     except ArtifactError:
@@ -179,25 +167,10 @@ def _opened(
 
 
 def _checked(run: Callable[..., None], where: str, results: int) -> Callable[..., None]:
-    """``run`` with errors that say whose they are.
+    """``run`` with errors that say whose they are (``where``).
 
-    Every call is checked for what costs nothing to see: what it returns and raises. Until one was right, a call is also
-    checked for arguments that are written to, and for results that are not: the arguments are copied before, and the
-    results filled with bytes that are looked for behind.
-
-    Parameters
-    ----------
-    run : callable
-        ``run(*arguments, *results)``.
-    where : str
-        The region and its compiler, for messages.
-    results : int
-        How many of its tensors are results; -1 where that is not known, and the first call is as any other.
-
-    Returns
-    -------
-    callable
-        It raises `VendorError`.
+    Until one call was right, it is also checked for arguments that are written to, and for results that are not.
+    ``results`` is -1 where their number is not known, and the first call is as any other.
     """
     lock, is_new = threading.Lock(), results >= 0
 

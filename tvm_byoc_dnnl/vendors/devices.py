@@ -131,22 +131,6 @@ def resident(run: Callable[..., Any], held: Held, where: str, results: int) -> d
     """The functions of a region whose values stay on a device: what follows its name → the function.
 
     The region's own function takes values on the device, or else tensors of the host, with its results behind them.
-
-    Parameters
-    ----------
-    run : callable
-        ``run(*buffers)``.
-    held : Held
-        The memory of the runner.
-    where : str
-        The region and its compiler, for messages.
-    results : int
-        The number of its results.
-
-    Returns
-    -------
-    dict
-        They raise `VendorError`.
     """
 
     def copy_in(tensor: Any) -> OnDevice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..ir.constants import constant_numpy
 from ..ir.relax_utils import bindings_in, is_op_call
 from ..ir.tvm_compat import dtype_of, is_constant
 
-_DEQUANTIZE, _QUANTIZE = "relax.dequantize", "relax.quantize"
+CONVERSIONS = DEQUANTIZE, _QUANTIZE = "relax.dequantize", "relax.quantize"
 #: operators whose second operand is weights
 _PRODUCTS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmul")
 #: what moves the numbers of weights that are constant
@@ -49,8 +49,6 @@ class QuantizedTensor:
         One number, of shape (), or one for each place of ``axis``; None where they are no constants.
     axis : int or None
         The axis of ``tensor`` along which they differ, counted from 0.
-    argument : Expr
-        What the call of a composite function passes for ``tensor``, one of its parameters; else ``tensor`` itself.
     """
 
     tensor: Any
@@ -58,7 +56,6 @@ class QuantizedTensor:
     scales: np.ndarray | None
     zero_points: np.ndarray | None
     axis: int | None
-    argument: Any = None
 
     @property
     def is_symmetric(self) -> bool:
@@ -187,21 +184,12 @@ def quantized(call: Any, within: Any = None) -> QuantizedGroup | QuantizedTensor
     if isinstance(root, relax.Function):
         body = root.body
         root = body.body if isinstance(body, relax.SeqExpr) else body
-    passed: ByIdentity[Any] = ByIdentity()
     if isinstance(root, relax.Call) and isinstance(values.get(root.op), relax.Function):
-        passed.update(zip(values[root.op].params, root.args))
-        values.update(passed)  # of this call, where others call the same function
+        values.update(zip(values[root.op].params, root.args))  # of this call, where others call the same function
     root = _value(root, values)
-
-    def located(tensor: QuantizedTensor) -> QuantizedTensor:
-        return replace(tensor, argument=passed.get(tensor.tensor, tensor.tensor))
-
-    if _is(root, _DEQUANTIZE):
-        return located(_tensor(root, values))
-    group = _group(root, values)
-    inputs = tuple(tensor and located(tensor) for tensor in group.inputs)
-    weights = next((new for old, new in zip(group.inputs, inputs) if old is group.weights), None)
-    group = replace(group, inputs=inputs, weights=weights)
+    if _is(root, DEQUANTIZE):
+        return conversion(root, values)
+    group = group_at(root, values)
     if group.output is None and not any(group.inputs):
         raise InputError(
             f"{root.op} is not quantised as far as can be seen: none of its operands is a dequantize and no quantize "
@@ -241,20 +229,18 @@ def _value(expr: Any, values: ByIdentity[Any]) -> Any:
             return expr
 
 
-def _group(root: Any, values: ByIdentity[Any]) -> QuantizedGroup:
-    output = None
-    inner = root
+def group_at(root: Any, values: ByIdentity[Any]) -> QuantizedGroup:
+    """The group that ends in an expression; ``values`` says what variables are bound to."""
+    output, inner = None, _value(root, values)
     if _is(inner, _QUANTIZE):
-        scales, zero_points = (_numbers(arg, values) for arg in inner.args[1:3])
-        axis = None if scales is None or scales.ndim == 0 else _axis(inner)
-        output = QuantizedTensor(inner, str(inner.attrs.out_dtype), scales, zero_points, axis)
+        output = conversion(inner, values)
         inner = _value(inner.args[0], values)
     clip, bias = None, None
     while is_op_call(inner):
         name, operands = inner.op.name, [_value(arg, values) for arg in inner.args]
         bounds = _bounds(name, operands) if bias is None else None
         clip = clip if bounds is None else _narrowed(clip, bounds)
-        if _is(operands[0], _DEQUANTIZE):
+        if _is(operands[0], DEQUANTIZE):
             break  # the call in the middle, also a relu alone
         if bounds is not None:
             pass
@@ -271,23 +257,26 @@ def _group(root: Any, values: ByIdentity[Any]) -> QuantizedGroup:
         raise InputError(f"a {type(inner).__name__} is between the conversions; expected a call of an operator")
     operands = [_value(arg, values) for arg in inner.args]
     flat = [f for o in operands for f in ([_value(f, values) for f in o.fields] if isinstance(o, relax.Tuple) else [o])]
-    inputs = tuple(_tensor(f, values) if _is(f, _DEQUANTIZE) else None for f in flat if not _is_number(f))
+    inputs = tuple(conversion(f, values) if _is(f, DEQUANTIZE) else None for f in flat if not _is_number(f))
     weights, is_transposed = None, False
     if inner.op.name in _PRODUCTS:
         moved = operands[1]
         while is_op_call(moved) and moved.op.name in _MOVES:
             is_transposed = is_transposed or moved.op.name == "relax.permute_dims"
             moved = _value(moved.args[0], values)
-        if _is(moved, _DEQUANTIZE):
-            found = _tensor(moved, values)
+        if _is(moved, DEQUANTIZE):
+            found = conversion(moved, values)
             inputs = (inputs[0], found, *inputs[2:])
             weights = found if is_constant(found.tensor) else None
     return QuantizedGroup(inner, inputs, output, weights, is_transposed, bias, clip)
 
 
-def _tensor(call: Any, values: ByIdentity[Any]) -> QuantizedTensor:
+def conversion(call: Any, values: ByIdentity[Any]) -> QuantizedTensor:
+    """The integers that a dequantize reads, or that a quantize makes."""
     scales, zero_points = (_numbers(arg, values) for arg in call.args[1:3])
     axis = None if scales is None or scales.ndim == 0 else _axis(call)
+    if _is(call, _QUANTIZE):
+        return QuantizedTensor(call, str(call.attrs.out_dtype), scales, zero_points, axis)
     tensor = _value(call.args[0], values)
     if not is_constant(tensor):
         tensor = call.args[0]

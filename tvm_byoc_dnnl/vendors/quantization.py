@@ -64,7 +64,7 @@ class Quantization:
         data = [t for t in group.inputs if t is not None and t is not group.weights]
         if kind in WITH_WEIGHTS and (group.weights is None and kind == "conv"):
             return Reject("weights are not constant")
-        reason = next(filter(None, map(self._why_not_activation, [*data, output])), "")
+        reason = next(filter(None, map(self._why_not_activation, [*data, output])), "") or _why_not_bias(group)
         if not reason and group.weights is not None:
             reason = self._why_not_weights(group, group.weights)
         if not reason and kind in self.shared_scales and not all(output.same_scale(t) for t in data):
@@ -211,6 +211,16 @@ def register_quantization(
                 extend=extend,
             )
     return spec
+
+
+def _why_not_bias(group: QuantizedGroup) -> str:
+    """Whether there is one number of a bias for each output, or one for all."""
+    if group.real_bias is None or group.real_bias.size == 1:
+        return ""
+    attrs, rank = group.call.attrs, len(group.call.ty.shape)
+    outputs = str(attrs.out_layout or attrs.data_layout).index("C") if "conv" in group.op else rank - 1
+    along = [axis + rank - group.real_bias.ndim for axis, size in enumerate(group.real_bias.shape) if size != 1]
+    return f"a bias of shape {group.real_bias.shape}, which is not one for each output" * (along != [outputs])
 
 
 def _names(

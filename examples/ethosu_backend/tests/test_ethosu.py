@@ -130,7 +130,7 @@ def test_a_network_is_one_region_and_its_integers_are_those_of_the_reference(nam
     ex = byoc.compile(mod, "ethosu", strict=True, options={"ethosu": {"folder": str(tmp_path)}})
     got = byoc.Runner(ex)(x)
 
-    model, _ = model_of(region)
+    model = model_of(region)
     kinds = interpreter.OpResolverType
     reference = interpreter.Interpreter(model_content=model, experimental_op_resolver_type=kinds.BUILTIN_REF)
     reference.allocate_tensors()
@@ -188,7 +188,7 @@ def test_vela_trades_cycles_for_memory() -> None:
     from tvm_byoc_ethosu.vela import compiled
     from tvm_byoc_litert.region import model_of
 
-    wide, narrow = (compiled(model_of(region)[0], "ethos-u55-128", sram) for sram in (0, 16 * 1024))
+    wide, narrow = (compiled(model_of(region), "ethos-u55-128", sram) for sram in (0, 16 * 1024))
     assert narrow.sram_bytes <= 16 * 1024 < wide.sram_bytes
     assert narrow.cycles > wide.cycles
 

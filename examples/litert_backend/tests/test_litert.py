@@ -171,9 +171,9 @@ def test_a_process_that_only_imports_tvm_loads_it(library: Path) -> None:
 
 
 def test_a_blob_of_another_version_is_loaded_with_a_warning(tmp_path: Path, monkeypatch, caplog, expected) -> None:
-    from tvm_byoc_litert import blob
+    from tvm_byoc_litert import region
 
-    monkeypatch.setattr(blob, "version", lambda package: "0.9")
+    monkeypatch.setattr(region, "version", lambda package: "0.9")
     ex = byoc.compile(floats(), "litert")
     ex.export_library(tmp_path / "model.so")
     monkeypatch.undo()

@@ -6,14 +6,12 @@ the integers that an Ethos-U computes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm_byoc_litert.blob import runner
-from tvm_byoc_litert.region import group_of, model_of
+from tvm_byoc_litert.region import model_of, runner
 
 import tvm_byoc_dnnl as byoc
 
@@ -27,13 +25,13 @@ OPTIONS = {"accelerator": "ethos-u55-128", "sram": 0, "folder": ""}
 
 def check_group(group: Any) -> bool | byoc.Reject:
     """Whether the NPU computes all of a quantised group: what Vela says of the group as a model."""
-    left = compiled(group_of(group), str(OPTIONS["accelerator"])).left
+    left = compiled(model_of(group, is_tried=True), str(OPTIONS["accelerator"])).left
     return not left or byoc.Reject(f"Vela leaves {', '.join(left)} to the CPU")
 
 
 def _of_region(region: Any, options: Mapping[str, Any] | None) -> Compiled:
     chosen = {**OPTIONS, **(options or {})}
-    return compiled(model_of(region)[0], str(chosen["accelerator"]), int(chosen["sram"]))
+    return compiled(model_of(region), str(chosen["accelerator"]), int(chosen["sram"]))
 
 
 def fits(region: Any, options: Mapping[str, Any]) -> bool | byoc.Reject:
@@ -61,14 +59,14 @@ def codegen(
     """A module of each region: what Vela made for the device, and for the host what it was made from."""
     modules, folder = [], str((options or {}).get("folder", ""))
     for function in functions:
-        model, places = model_of(function)
+        model = model_of(function)
         made, symbol = _of_region(function, options), str(function.attrs["global_symbol"])
         if made.left:
             raise byoc.Reject(f"Vela leaves {', '.join(made.left)} to the CPU")
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
             (Path(folder) / f"{symbol}.tflite").write_bytes(made.model)
-        header = json.dumps({"places": places, "host": len(model)}).encode() + b"\n"
+        header = f"{len(model)}\n".encode()
         modules.append(byoc.blob_module("ethosu", symbol, header + model + made.model, ""))
     return modules
 
@@ -81,5 +79,4 @@ def check(compatibility: str) -> bool:
 def load(data: bytes) -> Callable[..., None]:
     """``run(*arguments, *results)`` of a blob, by LiteRT's reference kernels."""
     header, _, models = data.partition(b"\n")
-    fields = json.loads(header)
-    return runner(models[: fields["host"]], fields["places"], "reference")
+    return runner(models[: int(header)], "reference")
