@@ -140,6 +140,11 @@ def give_back() -> None:
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
     if _native.is_loaded():
         _native.function("tvm_byoc_dnnl.ForgetAll")()
+    trim()
+
+
+def trim() -> None:
+    """Give memory that malloc keeps for later calls back to the system."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -136,9 +136,23 @@ class Runner(BaseRunner):
         give_back()
 
     def _call(self, model: Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
-        tensors = self.tensors(args, kwargs)
+        return self._to_numpy(self._computed(model, self.tensors(args, kwargs)))
+
+    def appended(self, inputs: Mapping[str, Any]) -> dict[str, tvm.runtime.Tensor]:
+        """Run the model as a call does, with caches from step to step as they are; gives all outputs by their names.
+
+        A tensor of TVM is neither checked nor copied. What a step gives for one of the `grown` is an input of the next.
+        """
+        values = self._in_order((), inputs)
+        is_ready = [isinstance(value, tvm.runtime.Tensor) for value in values]
+        tensors = [v if r else p.tensor(v) for p, v, r in zip(self._plans, values, is_ready, strict=True)]
+        result = self._computed(self._open(), tensors)
+        return dict(zip((o.name for o in self.outputs), result, strict=True))
+
+    def _computed(self, model: Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
+        """What the model gives for checked inputs; its errors say whose fault they are."""
         try:
-            return self._to_numpy(self._run(model, tensors))
+            return self._run(model, tensors)
         except IndexError as error:
             raise InputIndexError(
                 f"{error}: {self._givers_of(tensors)}; give indices that are within the axis"

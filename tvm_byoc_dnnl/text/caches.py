@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core import _native
+from ..runtime.machines import trim
 
 __all__ = ["Caches", "Conversation"]
 
@@ -149,6 +150,7 @@ class Caches:
                     part = self._part(past, c.slot, c.length)
                     new[part] = old[part]
             self._memory[past] = new
+        trim()  # what was freed lies in pieces too small for the next caches
 
     def _shown(self, past: str, members: Sequence[Conversation], most: int) -> Any:
         """The caches of conversations side by side; rows that some have more of are 0 in the others."""
@@ -166,7 +168,8 @@ class Caches:
         """Keep what the last step gave, where that is other memory."""
         for past, cache in group.caches.items():
             memory = self._memory[past]
-            if isinstance(cache, np.ndarray) and not np.may_share_memory(cache, memory):
+            given = cache if isinstance(cache, np.ndarray) else np.from_dlpack(cache)
+            if not np.may_share_memory(given, memory):
                 for row, c in enumerate(group.members):
                     if c is not None and c in owners:
-                        memory[self._part(past, c.slot, c.length)] = cache[self._part(past, row, c.length)]
+                        memory[self._part(past, c.slot, c.length)] = given[self._part(past, row, c.length)]

@@ -75,12 +75,12 @@ class Decoder:
             "position_ids": before + np.arange(rows),
         }
         feeds = {i.name: roles[role].astype(i.dtype, copy=False) for role, i in self._inputs.items()}
-        results = self._runner.named(feeds | group.caches)
+        results = self._runner.appended(feeds | group.caches)
         group.caches = {past: results[present] for past, present in self._pairs.items()}
         for c in members:
             c.length += rows
             del c.unread[:rows]
-        return np.asarray(results[self._logits][[members.index(c) for c in conversations], -1])
+        return np.from_dlpack(results[self._logits])[[members.index(c) for c in conversations], -1]
 
     @functools.cached_property
     def joins(self) -> bool:
