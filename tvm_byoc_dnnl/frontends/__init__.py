@@ -135,9 +135,7 @@ def _program(path: Path) -> Any:
         raise InputError(f"cannot read `{path}` as a program of torch.export.save: {why}") from error
 
 
-def split_usual_sizes(
-    shapes: Mapping[str, Sequence[int | str]],
-) -> tuple[dict[str, list[int | str]], dict[str, int]]:
+def split_usual_sizes(shapes: Mapping[str, Sequence[int | str]]) -> tuple[dict[str, list[int | str]], dict[str, int]]:
     """Shapes with ``"N"`` for ``"N:8"``, and the size of each such name."""
     usual: dict[str, int] = {}
 

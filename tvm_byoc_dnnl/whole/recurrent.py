@@ -19,11 +19,7 @@ from .table import Operator, attributes_of, declare, inputs_of
 
 _GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 _USUAL = {"RNN": ["tanh"], "LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
-_DIRECTIONS = {
-    "forward": ("forward",),
-    "reverse": ("reverse",),
-    "bidirectional": ("forward", "reverse"),
-}
+_DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
 #: the operators
 RECURRENT = tuple(f"onnx.{name}" for name in _GATES)
 
@@ -414,14 +410,10 @@ class _Sequence:
             self.put(_STATE, u, (1 - self.at(0, u)) * self.at(2, u) + self.at(0, u) * self.at(_STATE, u))
 
 
-def _declare() -> None:
-    common = {
-        "activations": None, "activation_alpha": None, "activation_beta": None, "clip": None, "direction": "forward",
-        "hidden_size": None, "layout": 0, "output_sequence": None,
-    }  # fmt: skip
-    own = {"LSTM": {"input_forget": 0}, "GRU": {"linear_before_reset": 0}, "RNN": {}}
-    for name in _GATES:
-        declare(Operator("", name, build=_build, infer=_types, attributes={**common, **own[name]}))
-
-
-_declare()
+_COMMON = {
+    **dict.fromkeys(("activations", "activation_alpha", "activation_beta", "clip", "hidden_size", "output_sequence")),
+    "direction": "forward",
+    "layout": 0,
+}
+for _name, _more in {"LSTM": {"input_forget": 0}, "GRU": {"linear_before_reset": 0}, "RNN": {}}.items():
+    declare(Operator("", _name, build=_build, infer=_types, attributes={**_COMMON, **_more}))

@@ -121,50 +121,27 @@ def _fifth(block: np.ndarray, at: int) -> np.ndarray:
     return np.unpackbits(block[:, at : at + 4], axis=1, bitorder="little") << 4
 
 
-def _q8_0(block: np.ndarray) -> _Parts:
-    return 8, block[:, 2:] ^ 0x80, _half(block, 0), None
+def _scales(block: np.ndarray, centre: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and shift [blocks, 8] of the blocks of 32 numbers in one of 256: 6 bits each, times a float16.
 
-
-def _q4_0(block: np.ndarray) -> _Parts:
-    return 4, _nibbles(block[:, 2:]), _half(block, 0), None
-
-
-def _q4_1(block: np.ndarray) -> _Parts:
-    scale = _half(block, 0)
-    return 4, _nibbles(block[:, 4:]), scale, _half(block, 2) + 8 * scale
-
-
-def _q5_0(block: np.ndarray) -> _Parts:
-    return 8, (_nibbles(block[:, 6:]) | _fifth(block, 2)) + np.uint8(128 - 16), _half(block, 0), None
-
-
-def _q5_1(block: np.ndarray) -> _Parts:
-    return 8, _nibbles(block[:, 8:]) | _fifth(block, 4) | np.uint8(128), _half(block, 0), _half(block, 2)
-
-
-def _scales(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and shift [blocks, 8] of the blocks of 32 numbers in one of 256: 6 bits each, times a float16."""
+    The shift is that of numbers from ``centre`` less than they are stored.
+    """
     packed = block[:, 4:16]
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scale = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=1)
     least = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=1)
-    return _half(block, 0) * scale, -_half(block, 2) * least
+    scales = _half(block, 0) * scale
+    return scales, -_half(block, 2) * least + centre * scales
+
+
+def _fifths(block: np.ndarray) -> np.ndarray:
+    return np.stack([block[:, 16:48] >> i & 1 for i in range(8)], axis=1)
 
 
 def _pairs(data: np.ndarray) -> np.ndarray:
     """Numbers [blocks, 8, 32]: each 32 bytes hold those of two blocks."""
     groups = data.reshape(-1, 4, 32)
     return np.stack([groups & 15, groups >> 4], axis=2).reshape(-1, 8, 32)
-
-
-def _q4_k(block: np.ndarray) -> _Parts:
-    scale, shift = _scales(block)
-    return 4, _pairs(block[:, 16:]), scale, shift + 8 * scale
-
-
-def _q5_k(block: np.ndarray) -> _Parts:
-    fifth = np.stack([block[:, 16:48] >> i & 1 for i in range(8)], axis=1)
-    return 8, _pairs(block[:, 48:]) | fifth << 4 | np.uint8(128), *_scales(block)
 
 
 def _q6_k(block: np.ndarray) -> _Parts:
@@ -175,14 +152,20 @@ def _q6_k(block: np.ndarray) -> _Parts:
     return 8, (low | high << 4) + np.uint8(128 - 32), scale, None
 
 
-#: type → bytes of a block, and how it is read
+#: type → bytes of a block, and how it is read: bits, numbers, scales and shifts
 _TYPES: dict[str, tuple[int, Callable[[Any], _Parts]]] = {
-    "Q8_0": (34, _q8_0),
-    "Q4_0": (18, _q4_0),
-    "Q4_1": (20, _q4_1),
-    "Q5_0": (22, _q5_0),
-    "Q5_1": (24, _q5_1),
-    "Q4_K": (144, _q4_k),
-    "Q5_K": (176, _q5_k),
+    "Q8_0": (34, lambda block: (8, block[:, 2:] ^ 0x80, _half(block, 0), None)),
+    "Q4_0": (18, lambda block: (4, _nibbles(block[:, 2:]), _half(block, 0), None)),
+    "Q4_1": (20, lambda block: (4, _nibbles(block[:, 4:]), _half(block, 0), _half(block, 2) + 8 * _half(block, 0))),
+    "Q5_0": (
+        22,
+        lambda block: (8, (_nibbles(block[:, 6:]) | _fifth(block, 2)) + np.uint8(128 - 16), _half(block, 0), None),
+    ),
+    "Q5_1": (
+        24,
+        lambda block: (8, _nibbles(block[:, 8:]) | _fifth(block, 4) | np.uint8(128), _half(block, 0), _half(block, 2)),
+    ),
+    "Q4_K": (144, lambda block: (4, _pairs(block[:, 16:]), *_scales(block, 8))),
+    "Q5_K": (176, lambda block: (8, _pairs(block[:, 48:]) | _fifths(block) << 4 | np.uint8(128), *_scales(block))),
     "Q6_K": (210, _q6_k),
 }

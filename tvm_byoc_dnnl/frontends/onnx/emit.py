@@ -42,9 +42,7 @@ class Emit:
 
     def value(self, expr: Any) -> Value:
         """The value that an expression computes; a call is emitted."""
-        if not is_a(expr, relax.Var) and not _is_constant(expr):
-            expr = self.bb.emit(expr)
-        return Value(expr)
+        return Value(self.bb.emit(expr) if is_a(expr, (relax.Call, relax.Tuple, relax.TupleGetItem)) else expr)
 
     def const(self, numbers: Any, dtype: str | None = None) -> Value:
         """A constant, which is not emitted until something reads it."""
@@ -309,11 +307,11 @@ def np_dtype(dtype: str) -> np.dtype:
         return np.dtype(getattr(ml_dtypes, dtype))
 
 
-def elem_type(value: Value) -> int:
-    """ONNX's element type of a value, 0 when it is unknown."""
-    if value.dtype in ("", "object"):
-        return TensorProto.STRING if value.dtype else TensorProto.UNDEFINED
-    return int(helper.np_dtype_to_tensor_dtype(np_dtype(value.dtype)))
+def elem_type(dtype: str) -> int:
+    """ONNX's element type, 0 when it is unknown."""
+    if dtype in ("", "object"):
+        return TensorProto.STRING if dtype else TensorProto.UNDEFINED
+    return int(helper.np_dtype_to_tensor_dtype(np_dtype(dtype)))
 
 
 def _settled(known: Sequence[Sequence[Size]], new: Sequence[Sequence[Size]]) -> list[list[Size]]:
@@ -347,10 +345,6 @@ def is_within(size: Size, other: Size) -> bool:
 
 def _is_same(a: Size, b: Size) -> bool:
     return a == b or equal(a, b)
-
-
-def _is_constant(expr: Any) -> bool:
-    return not is_a(expr, relax.Call) and not is_a(expr, relax.Tuple) and not is_a(expr, relax.TupleGetItem)
 
 
 def _constant(memory: np.ndarray, complete: Callable[[], Any]) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
+from onnx.external_data_helper import uses_external_data
 
 from ...core.compilation import OverwritableWeights
 from ...core.errors import InputError
@@ -67,8 +68,7 @@ class Weights(dict[str, np.ndarray]):
 def external_ranges(path: Path, model: onnx.ModelProto) -> dict[str, list[tuple[int, int]]]:
     """The files beside a model that hold its tensors, with offset and length of each; below 0 it is all the rest."""
     found: dict[str, list[tuple[int, int]]] = {}
-    outside = [t for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
-    for place in ({e.key: e.value for e in tensor.external_data} for tensor in outside):
+    for place in ({e.key: e.value for e in t.external_data} for t in _tensors(model) if uses_external_data(t)):
         name = place.get("location", "")
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise InputError(
@@ -100,7 +100,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
         with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             text, parts = _without_weights(data)
             model = onnx.ModelProto.FromString(text)
-            if _is_plain(model):
+            if not model.functions and not any(map(uses_external_data, model.graph.initializer)):
                 return model, _weights(model, parts, file.fileno())
     except Exception:  # a damaged file: onnx says what is wrong with it
         pass
@@ -118,10 +118,6 @@ def load_whole(path: Path) -> onnx.ModelProto:
     for name in external_ranges(path, outline):
         opened(path.parent / name).close()  # whatever is no file would be waited for
     return onnx.load(path)
-
-
-def _is_plain(model: onnx.ModelProto) -> bool:
-    return not model.functions and all(t.data_location != onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
 
 
 def _weights(model: onnx.ModelProto, parts: dict[int, tuple[int, int]], file: int) -> Weights:

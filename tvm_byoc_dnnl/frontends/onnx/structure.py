@@ -54,7 +54,9 @@ def check_structure(model: onnx.ModelProto, apart: Collection[str] = ()) -> None
         for value in values:
             _check_type(value, f"the {kind} `{value.name}`")
             is_given = kind == "input" and value.name not in constants
-            if is_given and (value.type.WhichOneof("value") is None or _has_no_type(value)):
+            tensor = value.type.tensor_type if value.type.HasField("tensor_type") else None
+            has_type = tensor.elem_type if tensor is not None else value.type.WhichOneof("value") is not None
+            if is_given and not has_type:
                 raise InputError(f"the input `{value.name}` has no type; expected that of its elements, such as float")
     known = constants | {i.name for i in graph.input}
     known |= {t.values.name for t in graph.sparse_initializer}
@@ -152,7 +154,11 @@ def _check_attributes(node: onnx.NodeProto, opset: int) -> None:
             got, want = _Attribute.AttributeType.Name(kind), _Attribute.AttributeType.Name(expected)
             raise InputError(f"{_where(node)} has the attribute `{attribute.name}` of type {got}; expected {want}")
         if kind == _Attribute.STRING:
-            _check_text(attribute.s, f"the attribute `{attribute.name}` of {_where(node)}")
+            try:
+                attribute.s.decode()
+            except UnicodeDecodeError as error:
+                what = f"the attribute `{attribute.name}` of {_where(node)}"
+                raise InputError(f"{what} is no text in UTF-8: {error}") from error
         for tensor in [attribute.t] if kind == _Attribute.TENSOR else attribute.tensors:
             _check_tensor(tensor, f"the attribute `{attribute.name}` of {_where(node)}")
     missing = signature.required.difference(names)
@@ -188,13 +194,6 @@ def _signature(op: str, opset: int) -> _Signature:
     return _Signature(kinds, required, schema.min_input, schema.max_input, needed)
 
 
-def _check_text(text: bytes, what: str) -> None:
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{what} is no text in UTF-8: {error}") from error
-
-
 def _check_tensor(tensor: onnx.TensorProto, what: str) -> None:
     if tensor.data_type not in onnx.TensorProto.DataType.values() or not tensor.data_type:
         raise InputError(f"{what} is of the unknown type {tensor.data_type}; the file is damaged")
@@ -224,10 +223,6 @@ def _check_dims(dims: Iterable[int], what: str) -> None:
         raise InputError(f"{what} has the shape {shape}; expected sizes of 0 or more")
     if math.prod(d or 1 for d in shape) > MOST_ELEMENTS:
         raise InputError(f"{what} has the shape {shape}; the limit is {MOST_ELEMENTS} elements")
-
-
-def _has_no_type(value: onnx.ValueInfoProto) -> bool:
-    return value.type.HasField("tensor_type") and not value.type.tensor_type.elem_type
 
 
 def _check_type(value: onnx.ValueInfoProto, what: str) -> None:

@@ -18,7 +18,6 @@ from ...core.tvm_fast import is_a
 from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
-from ...whole import Operator
 from ...whole import operator as whole_operator
 from .dim import Dim, Undecided
 from .emit import NEWEST_USED, Emit, np_dtype
@@ -209,7 +208,9 @@ class Walk:
             check_operands(node)
             return list(structure(self, node, scope))
         function = self.shared.functions.get((node.domain, node.op, node.proto.overload if node.proto else ""))
-        own = _own(node)
+        if node.domain not in NEWEST:
+            compilers()  # which register operators of their own
+        own = whole_operator(node.domain, node.op) if node.domain not in NEWEST else None
         if own is not None and (own.build is not None or function is None):
             return emit_whole(self.emit, node, own)
         if function is not None:
@@ -270,14 +271,6 @@ class Walk:
         left = {n: v for n, v in node.attrs.items() if n not in node.read and not _is_default(node, n)}
         if left:
             raise node.refused("has " + " and ".join(f"{name}={value}" for name, value in left.items()))
-
-
-def _own(node: Node) -> Operator | None:
-    """The operator, if a vendor or a user has registered it."""
-    if node.domain in NEWEST:
-        return None
-    compilers()  # which register it
-    return whole_operator(node.domain, node.op)
 
 
 def _domain(domain: str) -> str:

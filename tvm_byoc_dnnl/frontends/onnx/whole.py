@@ -12,7 +12,7 @@ from ...core.tvm_fast import is_a, items
 from ...ir.constants import constant_numpy
 from ...ir.tvm_compat import is_constant
 from ...whole import Operator, attributes_of, declare, inputs_of, wanted_of
-from .dim import Size, expr_of, size_of
+from .dim import expr_of, size_of
 from .emit import Emit, common
 from .table import Entry, outputs
 from .value import Node, Type, Value, numbers
@@ -98,14 +98,9 @@ def _argument(e: Emit, value: Value, is_size: bool) -> Any:
     known = value.known
     if known is not None and (is_size or not value.is_constant):
         return e.shape(known.reshape(-1).tolist())
-    if is_size:
-        return e.shape([_size(e, value)])
-    return e.tensor(value)
-
-
-def _size(e: Emit, value: Value) -> Size:
-    """The open size that a tensor of one number is."""
+    if not is_size:
+        return e.tensor(value)
     shape = e.bb.emit(relax.op.tensor_to_shape(e.tensor(e.reshape(e.cast(value, "int64"), [1]))))
     symbol = tirx.Var("size", "int64")
     e.bb.match_cast(shape, relax.ShapeType([symbol]))
-    return size_of(symbol)
+    return relax.ShapeExpr([symbol])

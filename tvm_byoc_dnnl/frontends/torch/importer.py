@@ -125,10 +125,7 @@ def fused() -> dict[Any, Callable[..., Any]]:
             return linear(activate(linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)
 
         x = src
-        for part, weight, bias in (
-            (attended, norm_weight_1, norm_bias_1),
-            (fed_forward, norm_weight_2, norm_bias_2),
-        ):
+        for part, weight, bias in ((attended, norm_weight_1, norm_bias_1), (fed_forward, norm_weight_2, norm_bias_2)):
             if norm_first:
                 x = x + part(layer_norm(x, (embed_dim,), weight, bias, eps))
             else:
@@ -188,19 +185,10 @@ PROMOTING = {overload: _promoting(overload, operator) for overload, operator in 
 
 
 _OVERLOADS = (
-    "addmm.default",
-    "baddbmm.default",
-    "bmm.default",
-    "conv1d.default",
-    "conv2d.default",
-    "conv3d.default",
-    "conv_transpose1d.default",
-    "conv_transpose2d.input",
-    "conv_transpose3d.input",
-    "convolution.default",
-    "linear.default",
-    "matmul.default",
-    "mm.default",
+    *("addmm.default", "baddbmm.default", "bmm.default"),
+    *(f"conv{rank}d.default" for rank in (1, 2, 3)),
+    *("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input", "convolution.default"),
+    *("linear.default", "matmul.default", "mm.default"),
 )
 _NARROW_DTYPES = ("bfloat16", "float16")
 

@@ -174,10 +174,8 @@ def _checked(e: Emit, x: Value, boxes: Value, batch: Value, scale: float, size: 
 
 
 @operator("MaxRoiPool")
-def _max_roi_pool(e: Emit, node: Node, x: Value, *, spatial_scale: float = 1.0, pooled_shape: Any = None) -> Any:
-    size = tuple(pooled_shape)
-    how = {"pooled_size": size, "spatial_scale": spatial_scale, "layout": "NCHW"}
-    return e.roi_pool(x, node.needed(1), **how)
+def _max_roi_pool(e: Emit, x: Value, boxes: Value, *, spatial_scale: float = 1.0, pooled_shape: Any = None) -> Any:
+    return e.roi_pool(x, boxes, pooled_size=tuple(pooled_shape), spatial_scale=spatial_scale, layout="NCHW")
 
 
 _METHODS = {"linear": "bilinear", "cubic": "bicubic"}

@@ -75,10 +75,7 @@ class _Call:
         self.query, self.key = query, key
         self.keys, self.values = _Store(e, node, "k", 12), _Store(e, node, "v", 13)
         self.rule = Rule.of(node)
-        self.past = (
-            self._past(node.input(3), self.key, self.keys),
-            self._past(node.input(4), self.value, self.values),
-        )
+        self.past = (self._past(node.input(3), self.key, self.keys), self._past(node.input(4), self.value, self.values))
         self.sink = node.input(11)
         if self.sink is None and node.attr("smooth_softmax", -1) == 1:
             self.sink = e.const(np.zeros(heads, "float32"))

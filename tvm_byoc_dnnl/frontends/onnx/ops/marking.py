@@ -81,7 +81,7 @@ def _eye(e: Emit, node: Node, x: Value, *, k: int = 0, dtype: Any = None) -> Any
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2")
     rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims))
     chosen = e.equal(rows + e.const(k, "int64"), columns)
-    kind = dtype or elem_type(x)
+    kind = dtype or elem_type(x.dtype)
     return e.onnx("Cast", chosen, opset=13, to=kind)
 
 

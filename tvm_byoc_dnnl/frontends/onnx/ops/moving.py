@@ -209,18 +209,15 @@ def padded(
     if not any(isinstance(w, Dim) or w for w in (*before, *after)):
         return data
     widths = [w for pair in zip(before, after, strict=True) for w in pair]
-    if mode == "constant" and is_plain and number is not None and _says(number, data.dtype):
+    # the attribute of Relax's operator is a float64
+    is_said = number is not None and data.dtype != "bool" and number.size == 1 and float(number.item()) == number.item()
+    if mode == "constant" and is_plain and number is not None and is_said:
         return e.pad(data, pad_width=widths, pad_mode="constant", pad_value=float(number.reshape(())))
     if mode != "constant" and is_plain and data.dtype != "bool":  # the call finds too few elements to repeat
         return e.pad(data, pad_width=widths, pad_mode=_MODES[mode])
     sizes = [n + b + a for n, b, a in zip(data.sizes, before, after, strict=True)]
     fill = e.reshape(e.cast(fill, data.dtype), [])
     return computed(e, "pad", _around(mode), data, fill, list(before), list(after), sizes)
-
-
-def _says(number: np.ndarray, dtype: str) -> bool:
-    """Whether the attribute of Relax's operator, a float64, says a number of a dtype."""
-    return dtype != "bool" and float(number.reshape(())) == number.reshape(()) and number.size == 1
 
 
 def _around(mode: str) -> Callable[..., Any]:

@@ -123,13 +123,12 @@ def _parameters(e: Emit, sizes: list[Any], given: list[Value]) -> list[Value] | 
     """Parameters of a normalisation over axes of these sizes; ``None`` if they have more axes, or sizes are open."""
     if any(isinstance(s, Dim) for s in sizes) or any(v.rank is None or v.rank > len(sizes) for v in given):
         return None
-    return [_repeated(e, v, sizes) for v in given]
-
-
-def _repeated(e: Emit, given: Value, sizes: list[int]) -> Value:
-    if given.shape == tuple(sizes) or not given.is_constant:
-        return e.expand(given, sizes)
-    return e.const(np.ascontiguousarray(np.broadcast_to(given.known, sizes)))  # type: ignore[arg-type]
+    return [
+        e.expand(v, sizes)
+        if v.shape == tuple(sizes) or not v.is_constant
+        else e.const(np.ascontiguousarray(np.broadcast_to(v.known, sizes)))  # type: ignore[arg-type]
+        for v in given
+    ]
 
 
 @operator("RMSNormalization", since=23, whole=True)

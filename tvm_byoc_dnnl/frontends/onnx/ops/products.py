@@ -14,10 +14,6 @@ from ..value import Node, Value
 
 
 @operator("MatMul")
-def _matmul(e: Emit, node: Node, x: Value) -> Any:
-    return multiplied(e, x, node.needed(1))
-
-
 def multiplied(e: Emit, a: Value, b: Value) -> Value:
     """The product of matrices, whose sizes are made to agree."""
     if a.dims is not None and b.dims is not None and a.dims and b.dims:
@@ -32,9 +28,9 @@ def multiplied(e: Emit, a: Value, b: Value) -> Value:
 
 
 @operator("Gemm")
-def _gemm(e: Emit, node: Node) -> Any:
-    a, b, c = node.needed(0), node.needed(1), node.input(2)
-    alpha, beta = node.attr("alpha", 1.0), node.attr("beta", 1.0)
+def _gemm(
+    e: Emit, node: Node, a: Value, b: Value, c: Value | None = None, *, alpha: float = 1.0, beta: float = 1.0
+) -> Any:
     node.attr("broadcast")  # until opset 7, when it became the rule
     if alpha != 1.0:
         a = a * alpha

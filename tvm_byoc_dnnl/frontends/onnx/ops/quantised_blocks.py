@@ -73,12 +73,12 @@ def _is_whole(zeros: np.ndarray | None) -> bool:
     return zeros is None or np.array_equal(zeros, zeros.astype("int8"))
 
 
-def _types(node: Node) -> list[Type]:
+def product_types(node: Node) -> list[Type]:
     x = node.needed(0)
     return [Type(x.dtype, (*x.sizes[:-1], int(node.attr("N", 0))))]
 
 
-@operator("MatMulNBits", domain="com.microsoft", types=_types, whole=True)
+@operator("MatMulNBits", domain="com.microsoft", types=product_types, whole=True)
 def _matmul(e: Emit, node: Node, x: Value, *, accuracy_level: int = 0, weight_prepacked: int = 0) -> Any:
     """ONNX Runtime's product with weights of 2, 4 or 8 bits."""
     k, n, length, bits = (int(node.attr(a, d)) for a, d in (("K", 0), ("N", 0), ("block_size", 0), ("bits", 4)))
@@ -103,7 +103,9 @@ def _matmul(e: Emit, node: Node, x: Value, *, accuracy_level: int = 0, weight_pr
         zeros = shaped(node, "zero points", zeros, (n, blocks)).astype("float32") - offset
     if order is None or np.array_equal(order[:k], np.arange(k) // length):
         if x.dims and x.dtype == scales.dtype == "float32" and _is_whole(zeros) and length % _UNIT == 0:
-            x = _filled(e, e.agree(x, [*x.sizes[:-1], k]), blocks * length - k)
+            x = e.agree(x, [*x.sizes[:-1], k])
+            if rest := blocks * length - k:  # the numbers that the last block lacks
+                x = e.pad(x, pad_width=[0, 0] * (len(x.sizes) - 1) + [0, rest])
             if accuracy_level == INTEGER_LEVEL and is_packed:
                 x = e.call(rounded, x, block=length)
         else:
@@ -118,11 +120,6 @@ def _matmul(e: Emit, node: Node, x: Value, *, accuracy_level: int = 0, weight_pr
     made = e.matmul(x, e.transpose(e.cast(weights, x.dtype), [1, 0]))
     bias = node.input(5)
     return made if bias is None else made + bias
-
-
-def _filled(e: Emit, x: Value, count: int) -> Value:
-    """The source of blocks of which the last one lacks so many numbers."""
-    return e.pad(x, pad_width=[0, 0] * (len(x.sizes) - 1) + [0, count]) if count else x
 
 
 def unpacked(stored: np.ndarray, bits: int, count: int) -> np.ndarray:

@@ -168,11 +168,7 @@ def _largest_sum(node: Node, axes: tuple[int, ...], axis: int) -> float:
 
 
 def _integer(
-    e: Emit,
-    node: Node,
-    summed: tuple[int, ...],
-    axes: tuple[int, int],
-    product: Callable[[Value, Value], Value],
+    e: Emit, node: Node, summed: tuple[int, ...], axes: tuple[int, int], product: Callable[[Value, Value], Value]
 ) -> Value:
     """The product of integers minus their zero points, as int32, or as float32 where only that is read."""
     given = [(node.needed(i), node.input(i + 2), axes[i]) for i in range(2)]

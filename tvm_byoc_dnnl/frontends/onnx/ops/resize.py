@@ -176,7 +176,8 @@ class Way:
         """Whether TVM's operators compute the same: they resize what follows the channels by the ratio of the sizes."""
         if self.antialias or self.crops or self.transform == "half_pixel_symmetric":
             return False
-        if self.transform == "align_corners" and any(map(_may_be_one, (*shape[2:], *(a.out for a in axes)))):
+        sizes = (*shape[2:], *(a.out for a in axes))
+        if self.transform == "align_corners" and any(not isinstance(n, int) or n == 1 for n in sizes):
             return False  # TVM divides by the length - 1
         is_open = any(not isinstance(n, int) for n in shape[2:])
         if self.mode != "nearest" and self.transform == "asymmetric" and is_open:
@@ -372,10 +373,6 @@ def _weighted(
 def _or_one(total: Any) -> Any:
     """The sum of all parts: 1 where all of them are outside of the source, and so nothing."""
     return tirx.Select(total == _like(total, 0.0), _like(total, 1.0), total)
-
-
-def _may_be_one(size: Any) -> bool:
-    return not isinstance(size, int) or size == 1
 
 
 def _like(i: Any, value: Any) -> Any:

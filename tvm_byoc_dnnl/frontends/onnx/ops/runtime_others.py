@@ -9,9 +9,9 @@ import numpy as np
 from ..dim import Dim, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value
+from ..value import Node, Value
 from .attention_parts import columns, number
-from .quantised_blocks import shaped
+from .quantised_blocks import product_types, shaped
 
 _MS = "com.microsoft"
 
@@ -43,9 +43,8 @@ def _conv_transpose(e: Emit, node: Node, x: Value) -> Value:
 
 
 @operator("ReduceSumInteger", domain=_MS)
-def _sum(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Value:
-    axes, keep = list(node.attr("axes")), bool(keepdims)
-    return e.sum(e.cast(x, "int32"), axis=axes, keepdims=keep)
+def _sum(e: Emit, x: Value, *, axes: Any = (), keepdims: int = 1) -> Value:
+    return e.sum(e.cast(x, "int32"), axis=list(axes), keepdims=bool(keepdims))
 
 
 @operator("MulInteger", domain=_MS)
@@ -79,18 +78,7 @@ def _complex(e: Emit, node: Node, data: Value) -> Value:
     (a, b), (c, d) = parts
     if node.op == "ComplexMulConj":
         d = -d
-    real = _times(e, a, c) - _times(e, b, d)
-    imaginary = _times(e, a, d) + _times(e, b, c)
-    return e.concat([real, imaginary], -1)
-
-
-def _times(e: Emit, a: Value, b: Value) -> Value:
-    return a * b
-
-
-@operator("Unique", domain=_MS, value=lambda node: _unique(node))
-def _unknown_unique(_e: Emit, node: Node) -> Value:
-    raise node.refused("has a result whose size depends on the numbers of a call")
+    return e.concat([a * c - b * d, a * d + b * c], -1)
 
 
 def _unique(node: Node) -> Any:
@@ -101,6 +89,11 @@ def _unique(node: Node) -> Any:
     order = np.argsort(first, kind="stable")
     place = {value: i for i, value in enumerate(found[order].tolist())}
     return [found[order], np.array([place[v] for v in x.known.tolist()], "int64"), counts[order].astype("int64")]
+
+
+@operator("Unique", domain=_MS, value=_unique)
+def _unknown_unique(_e: Emit, node: Node) -> Value:
+    raise node.refused("has a result whose size depends on the numbers of a call")
 
 
 @operator("CausalConvWithState", domain=_MS, whole=True)
@@ -141,12 +134,7 @@ _HALVES = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0
 _TABLES = ((*_HALVES, *(-v for v in _HALVES)), _NORMAL)
 
 
-def _product_types(node: Node) -> list[Type]:
-    x = node.needed(0)
-    return [Type(x.dtype, (*x.sizes[:-1], int(node.attr("N"))))]
-
-
-@operator("MatMulBnb4", domain=_MS, types=_product_types, whole=True)
+@operator("MatMulBnb4", domain=_MS, types=product_types, whole=True)
 def _bits_and_bytes(e: Emit, node: Node, x: Value, *, transB: int = 1) -> Value:
     k, n, block, kind = (int(node.attr(name)) for name in ("K", "N", "block_size", "quant_type"))
     if kind not in (0, 1):

@@ -121,22 +121,15 @@ def _length(e: Emit, node: Node, x: Value) -> Any:
 def _concat(e: Emit, node: Node, x: Value, *, axis: Any = None, new_axis: int = 0) -> Any:
     parts = _items(node)
     if parts is None:
-        sequence = x
-        dtype, rank = sequence.item or ("", None)
+        dtype, rank = x.item or ("", None)
         numbers = [relax.prim_value(axis), relax.prim_value(new_axis)]
-        return _tensor(e, "SequenceConcat", [sequence, *numbers], dtype, None if rank is None else rank + new_axis)
+        return _tensor(e, "SequenceConcat", [x, *numbers], dtype, None if rank is None else rank + new_axis)
     if new_axis:
         parts = [e.expand_dims(part, axis=axis) for part in parts]
     return e.onnx("Concat", *parts, opset=13, axis=axis)
 
 
-def _given(node: Node) -> Value:
-    return node.needed(0)
-
-
-@operator("Identity", value=_given)
-def _identity(e: Emit, x: Value) -> Any:
-    return x
+operator("Identity", value=lambda node: node.needed(0))(lambda _e, x: x)
 
 
 @operator("Optional", since=15)

@@ -6,6 +6,7 @@ Complex numbers have a last axis of size two: real and imaginary part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,8 @@ def _dft(e: Emit, node: Node, data: Value) -> Any:
         raise node.refused(
             f"has a last axis of {dims[-1]} for a transform that is onesided={onesided}, inverse={inverse}"
         )
-    axis = _axis(node) % len(dims)
+    given = node.attr("axis", 1) if node.opset < 20 else (node.ints(2, "the axis") or [-2])[0]
+    axis = int(given) % len(dims)
     is_real = onesided and inverse
     if node.input(1) is not None:
         length = int_of(e, node, 1, "dft_length")
@@ -55,14 +57,6 @@ def _dft(e: Emit, node: Node, data: Value) -> Any:
 def _parts(dims: Sequence[Size]) -> int:
     """1 for real numbers, 2 for complex ones; 0 for what is neither."""
     return dims[-1] if isinstance(dims[-1], int) else 0
-
-
-def _axis(node: Node) -> int:
-    """The axis of time: an input since opset 20, an attribute before."""
-    if node.opset < 20:
-        return int(node.attr("axis", 1))
-    given = node.ints(2, "the axis")
-    return -2 if given is None else int(given[0])
 
 
 @operator("STFT", since=17)
@@ -150,37 +144,23 @@ def _mel(e: Emit, node: Node, *, output_datatype: int = 1) -> Any:
     """Triangles over the bins of a spectrum, whose corners are equally far from each other in mel."""
     count, length = int_of(e, node, 0, "num_mel_bins"), int_of(e, node, 1, "dft_length")
     rate, *edges = (e.cast(e.reshape(node.needed(i), []), "float64") for i in (2, 3, 4))
-    low, high = (_times(e, e.log(_plus(e, _times(e, edge, 1 / 700), 1)), _MEL) for edge in edges)
+    low, high = (e.log(edge * (1 / 700) + 1.0) * _MEL for edge in edges)
     corners = e.cast(e.value(relax.op.arange(0, expr_of(count + 2), 1, "int64")), "float64")
-    step = (high - low) / e.cast(whole(count + 2), "float64")
-    mel = corners * step + low
-    hertz = _times(e, _plus(e, e.exp(_times(e, mel, 1 / _MEL)), -1), 700)
-    places = hertz * e.cast(whole(length + 1), "float64")
-    places = e.cast(e.floor(places / rate), "int64")
+    mel = corners * ((high - low) / e.cast(whole(count + 2), "float64")) + low
+    hertz = (e.exp(mel * (1 / _MEL)) + -1.0) * 700.0
+    places = e.cast(e.floor(hertz * e.cast(whole(length + 1), "float64") / rate), "int64")
     left, centre, right = (e.reshape(e.cut(places, 0, i, count + i), [1, count]) for i in range(3))
     at = places_along(e, length // 2 + 1, 0, 2)
-    rise, fall = (e.subtract(*pair) for pair in ((centre, left), (right, centre)))
+    rise, fall = centre - left, right - centre
     up, down = (
-        e.cast(e.subtract(*pair), "float64") / e.cast(span, "float64")
-        for pair, span in (((at, left), rise), ((right, at), fall))
+        e.cast(distance, "float64") / e.cast(span, "float64")
+        for distance, span in ((at - left, rise), (right - at, fall))
     )
-    zero, one = e.const(0.0), e.const(1.0)
-    both = relax.op.logical_and
-    is_rising = e.call(both, at >= left, at <= centre)
-    rises = e.where(e.equal(rise, e.const(0)), one, up)
-    matrix = e.where(is_rising, rises, zero)
-    is_falling = e.call(both, at >= centre, at < right)
+    is_rising, is_falling = (at >= left) & (at <= centre), (at >= centre) & (at < right)
+    matrix = e.where(is_rising, e.where(e.equal(rise, 0), 1.0, up), 0.0)
     matrix = e.where(is_falling, down, matrix)
     return e.onnx("Cast", matrix, opset=13, to=output_datatype)
 
 
 #: mel of one e-fold of frequency
-_MEL = 2595 / np.log(10)
-
-
-def _times(e: Emit, x: Value, factor: float) -> Value:
-    return x * float(factor)
-
-
-def _plus(e: Emit, x: Value, number: float) -> Value:
-    return x + float(number)
+_MEL = 2595 / math.log(10)

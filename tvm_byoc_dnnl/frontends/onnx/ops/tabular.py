@@ -308,7 +308,8 @@ def _svm_classifier(e: Emit, node: Node, x: Value, *, vectors_per_class: Any = N
     scores = _product(e, kernels, weights, rho[: len(pairs)])
     chances = _chances(e, scores, pairs, prob_a, prob_b) if prob_a else None
     if chances is None and len(pairs) == 1:
-        return _of_one_pair(e, node, scores)
+        won = e.squeeze(e.cast(scores <= 0, "int64"), axis=[1])
+        return [_labelled(e, node, won), transformed(e, node, e.concat([-scores, scores], 1))]
     won = e.cast(scores > 0, "float32")
     votes = np.zeros((len(pairs), len(each)), "float32")
     for column, (i, j) in enumerate(pairs):
@@ -361,10 +362,3 @@ def _chances(e: Emit, scores: Value, pairs: list[tuple[int, int]], a: Any, b: An
 
     sizes: list[Sequence[Size]] = [(rows, count), (count, count), (count,), (3,)]
     return written(e, "couple", write, [shares], [(s, "float32") for s in sizes], [rows])[0]
-
-
-def _of_one_pair(e: Emit, node: Node, scores: Value) -> list[Value | None]:
-    """The label of the class that won, and the scores of two classes, of which the second has the score itself."""
-    label = _labelled(e, node, e.squeeze(e.cast(scores <= 0, "int64"), axis=[1]))
-    both = e.concat([-scores, scores], 1)
-    return [label, transformed(e, node, both)]
