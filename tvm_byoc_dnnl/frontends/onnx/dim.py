@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -39,13 +40,9 @@ class _Atom:
     def __init__(self, kind: str, args: tuple[Any, ...]) -> None:
         self.kind, self.args, self.order = kind, args, next(_orders)
         self.expr: Any = args[0] if kind in ("symbol", "opaque") else None
-        self.is_natural = {  # surely at least 0
-            "symbol": lambda: True,
-            "opaque": lambda: False,
-            "floordiv": lambda: _is_natural(args[0]) and _is_natural(args[1]),
-            "max": lambda: any(map(_is_natural, args)),
-            "min": lambda: all(map(_is_natural, args)),
-        }[kind]()
+        naturals = () if self.expr is not None else map(_is_natural, args)
+        #: whether it is surely at least 0
+        self.is_natural = kind == "symbol" or (kind != "opaque" and (any if kind == "max" else all)(naturals))
 
 
 _atoms: WeakValueDictionary[tuple[Any, ...], _Atom] = WeakValueDictionary()
@@ -169,11 +166,7 @@ def _terms(size: Size) -> _Terms:
 
 def _made(terms: _Terms) -> Size:
     terms = {product: factor for product, factor in terms.items() if factor}
-    if not terms:
-        return 0
-    if len(terms) == 1 and () in terms:
-        return terms[()]
-    return Dim(terms)
+    return terms.get((), 0) if not terms.keys() - {()} else Dim(terms)
 
 
 def _of(atom: _Atom) -> Dim:
@@ -248,11 +241,11 @@ def _without(product: tuple[_Atom, ...], part: tuple[_Atom, ...]) -> tuple[_Atom
 
 
 def max_of(*sizes: Size) -> Size:
-    return functools.reduce(lambda a, b: _extreme("max", a, b), sizes)
+    return functools.reduce(functools.partial(_extreme, "max"), sizes)
 
 
 def min_of(*sizes: Size) -> Size:
-    return functools.reduce(lambda a, b: _extreme("min", a, b), sizes)
+    return functools.reduce(functools.partial(_extreme, "min"), sizes)
 
 
 def _extreme(kind: str, a: Size, b: Size) -> Size:
@@ -343,11 +336,9 @@ def expr_of(size: Size) -> Any:
     if size._expr is None:
         total: Any = None
         for factors, number in sorted(size.terms.items(), key=lambda term: (not term[0], term[1] < 0)):
-            term = functools.reduce(lambda a, b: a * b, map(_atom_expr, factors)) if factors else None
-            if term is None:
-                part = tirx.IntImm("int64", abs(number))
-            else:
-                part = term if abs(number) == 1 else term * abs(number)
+            part = functools.reduce(operator.mul, map(_atom_expr, factors)) if factors else _ONE
+            if abs(number) != 1:
+                part = part * abs(number) if factors else tirx.IntImm("int64", abs(number))
             if total is None:
                 total = part if number > 0 else part * -1
             else:
@@ -382,11 +373,11 @@ def size_of(expr: Any) -> Size:
 
 
 _READ: dict[Any, Callable[[Any, Any], Size]] = {
-    tirx.Add: lambda a, b: a + b,
-    tirx.Sub: lambda a, b: a - b,
-    tirx.Mul: lambda a, b: a * b,
-    tirx.FloorDiv: lambda a, b: a // b,
-    tirx.FloorMod: lambda a, b: a % b,
+    tirx.Add: operator.add,
+    tirx.Sub: operator.sub,
+    tirx.Mul: operator.mul,
+    tirx.FloorDiv: operator.floordiv,
+    tirx.FloorMod: operator.mod,
     tirx.Min: min_of,
     tirx.Max: max_of,
 }
@@ -407,5 +398,5 @@ def _replaced(atom: _Atom, replace: Mapping[tirx.Var, Size]) -> Size:
         return replace.get(atom.expr, _of(atom))
     if atom.kind == "opaque":
         return size_of(substitute(atom.expr, {symbol: expr_of(size) for symbol, size in replace.items()}))
-    make = {"floordiv": lambda a, b: a // b, "min": min_of, "max": max_of}[atom.kind]
+    make: Any = {"floordiv": operator.floordiv, "min": min_of, "max": max_of}[atom.kind]
     return make(*(substituted(part, replace) for part in atom.args))

@@ -14,20 +14,22 @@ import numpy as np
 import onnx
 import tvm
 from onnx import helper, numpy_helper
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
 from ...core.arrays import STORED
 from ...core.compilation import OverwritableWeights
 from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, first_line, out_of_resources
 from ...core.tvm_fast import ByIdentity, is_a, items
+from ...ir.relax_utils import shape_dims
 from ...ir.signature import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR
+from ...ir.tvm_compat import substitute, var_name
+from ...ir.walker import Substitute
 from ..gguf.decoder import read_decoder
 from ..gguf.file import SUFFIX as GGUF
 from .dim import size_of
 from .emit import is_as_tvm_wants
 from .file import Weights, load_whole, read_model
-from .functions import unify_dims
 from .inputs import (
     OpenInputs,
     Shapes,
@@ -210,22 +212,16 @@ def _parameters(inputs: Iterable[onnx.ValueInfoProto], shapes: OpenInputs) -> li
             raise UnsupportedError(
                 f"no Relax equivalent for the input `{value.name}`, which is a tensor of strings; encode it before"
             )
-        dims = shapes.shapes.get(value.name)
-        params.append(relax.Var(_identifier(value.name, names), relax.TensorType(dims, STORED.get(dtype, dtype))))
+        name = value.name.replace(".", "_")
+        name = name if name[:1].isalpha() or name[:1] == "_" else f"input_{name}"  # what Relax takes for a variable
+        ty = relax.TensorType(shapes.shapes.get(value.name), STORED.get(dtype, dtype))
+        params.append(relax.Var(str(names.fresh_name(name)), ty))
     return params
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
     kind = value.type.tensor_type.elem_type
     return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else "float32"
-
-
-def _identifier(name: str, names: Any) -> str:
-    """A name that Relax takes for a variable."""
-    new = name.replace(".", "_")
-    if not new[:1].isalpha() and new[:1] != "_":
-        new = f"input_{new}"
-    return str(names.fresh_name(new))
 
 
 def _solve(walk: Walk, scope: Scope, shapes: OpenInputs) -> None:
@@ -305,3 +301,65 @@ def keep_last_row(model: onnx.ModelProto, output: str, apart: Container[str]) ->
         if node.op_type not in _OF_NUMBERS or len(computed) != 1:
             return
         name = computed[0]
+
+
+# ---- open dims that must be equal although an exporter names them differently -----------------------------
+#
+# A decoder adds a mask of length ``total`` to scores of length ``past + new``. The importer writes that as a
+# ``match_cast`` where the two meet. Here the mask is compared at once, and all that is made of it has the one length:
+# it is then seen that they are the same, and such a comparison no longer divides a region.
+
+
+def unify_dims(func: relax.Function) -> relax.Function:
+    """The function with each dim that must be equal to an expression of inputs' dims written as this.
+
+    The inputs keep their own dims; the body begins with their comparison. A dim that a call computes is compared where
+    it is computed.
+    """
+    free = {dim for param in func.params for dim in _dims(param.ty) if isinstance(dim, tirx.Var)}
+    every = _equal(func, free)
+    computed = {symbol: value for symbol, value in every.items() if symbol not in free}
+    if computed:
+        func = Substitute(computed).function(func)
+    found = {symbol: value for symbol, value in every.items() if symbol in free}
+    if not found:
+        return func
+    inner = func.bind_symbolic_vars(found)
+    params, checks = [], []
+    for given, bound in zip(func.params, inner.params, strict=True):
+        if any(symbol in found for dim in _dims(given.ty) for symbol in _symbols(dim)):
+            params.append(relax.Var(var_name(given), given.ty))
+            checks.append(relax.MatchCast(bound, params[-1], bound.ty))
+        else:
+            params.append(bound)
+    body = relax.SeqExpr([relax.BindingBlock(checks), *inner.body.blocks], inner.body.body)
+    return relax.Function(params, body, inner.ret_ty, inner.is_pure, inner.attrs, inner.span)
+
+
+def _equal(func: relax.Function, free: set[tirx.Var]) -> dict[tirx.Var, Any]:
+    """Symbol → the expression of symbols of inputs (``free``) that it is compared with."""
+    known: dict[tirx.Var, Any] = {}  # no symbol is in its own expression or in that of another
+    for block in items(func.body.blocks):
+        for binding in items(block.bindings):
+            if not is_a(binding, relax.MatchCast) or not is_a(binding.ty, relax.TensorType):
+                continue
+            for pair in zip(_dims(binding.value.ty), _dims(binding.ty), strict=False):
+                a, b = (dim if isinstance(dim, int) else substitute(dim, known) for dim in pair)
+                for symbol, value in ((a, b), (b, a)):
+                    if _can_replace(symbol, value, free):
+                        known = {s: substitute(v, {symbol: value}) for s, v in known.items()} | {symbol: value}
+                        break
+    return known
+
+
+def _can_replace(symbol: Any, value: Any, free: set[tirx.Var]) -> bool:
+    within = _symbols(value) if isinstance(symbol, tirx.Var) else []
+    return bool(within) and all(other in free and not other.same_as(symbol) for other in within)
+
+
+def _symbols(size: Any) -> list[Any]:
+    return [] if isinstance(size, int) else list(tirx.analysis.undefined_vars(size))
+
+
+def _dims(ty: Any) -> list[Any]:
+    return (shape_dims(ty) or []) if isinstance(ty, relax.TensorType) else []

@@ -47,14 +47,13 @@ def _info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
     """Advice when a model cannot be imported: its inputs, and the options that can still be given; may be empty."""
-    tensors = [value for value in fixed_inputs(given_inputs(model), shapes) if value.type.HasField("tensor_type")]
-    inputs = [_info(value) for value in tensors]
-    open_ones = [i for i in inputs if not i.is_static]
-    deciding = deciding_inputs(model)
-    if not open_ones and not deciding:
+    fixed = fixed_inputs(given_inputs(model), shapes)
+    inputs = [_info(value) for value in fixed if value.type.HasField("tensor_type")]
+    is_open, deciding = any(not i.is_static for i in inputs), deciding_inputs(model)
+    if not is_open and not deciding:
         return ""
     parts = [f". Its inputs are {'; '.join(map(str, inputs))}"]
-    if open_ones:
+    if is_open:
         parts.append(f"fix the open dims, with sizes of your own: {shape_options(inputs)}")
     if deciding:
         options = " ".join(f"--value {name}=NUMBERS" for name in deciding)
@@ -72,22 +71,16 @@ def fix_values(model: onnx.ModelProto, values: Mapping[str, Sequence[float]]) ->
             raise InputError(f"no input {name!r} to give a value; the model's inputs are {', '.join(infos) or 'none'}")
         try:
             array = np.array(value).astype(info.dtype or "float32")
-            scalar = info.shape == () and array.size == 1
-            array = array.reshape(()) if scalar else array
+            array = array.reshape(()) if info.shape == () and array.size == 1 else array
         except (ValueError, TypeError) as error:
             raise InputError(f"the value of {name!r} does not fit {info}: {error}") from error
-        if not _takes(info, array):
+        pairs = zip(info.shape or (), array.shape)
+        if info.shape is not None and (
+            len(info.shape) != array.ndim or any(isinstance(want, int) and want != dim for want, dim in pairs)
+        ):
             raise InputError(f"the value of {name!r} has {array.size} numbers, expected {info}")
         tensors[name] = numpy_helper.from_array(array, name)
     return with_constants(model, tensors) if tensors else model
-
-
-def _takes(info: TensorInfo, array: np.ndarray) -> bool:
-    if info.shape is None:
-        return True
-    return len(info.shape) == array.ndim and all(
-        want == dim for want, dim in zip(info.shape, array.shape, strict=True) if isinstance(want, int)
-    )
 
 
 def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:

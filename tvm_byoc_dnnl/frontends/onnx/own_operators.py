@@ -12,7 +12,7 @@ from tvm import relax
 from ...core.errors import InputError, UnsupportedError, VendorError
 from ...core.tvm_fast import is_a
 from ...core.verdict import calling
-from ...whole import Operator, attributes_of, declare, inputs_of, operator, wanted_of
+from ...whole import Operator, attributes_of, declare, inputs_of, operator
 
 if TYPE_CHECKING:  # vendors register without a model, and then onnx is not needed
     import onnx
@@ -143,15 +143,12 @@ def _is_function(definition: Any) -> bool:
 
 
 def _of_function(domain: str, name: str, function: onnx.FunctionProto) -> Callable[[Any, Any, str], Any]:
-    from .value import Node
     from .walk import walk_into
-    from .whole import value_of
+    from .whole import node_of
 
     def build(bb: Any, call: Any, node: str) -> Any:
-        inputs = [None if x is None else value_of(x) for x in inputs_of(call)]
-        attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes_of(call).items()}
         walk = walk_into(bb)
-        results = walk.body(Node(name, domain, 1, node or name, inputs, attrs, wanted_of(call)), function)
+        results = walk.body(node_of(call, name, domain, 1, node), function)
         return [None if value is None else walk.emit.tensor(value) for value in results]
 
     return build

@@ -14,17 +14,17 @@ from tvm import relax, tirx
 from ...core.arrays import STORED
 from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.limits import MOST_NESTED
-from ...core.tvm_fast import is_a
+from ...core.tvm_fast import is_a, items
 from ...ir.relax_utils import shape_dims
+from ...ir.signature import NODES_ATTR
 from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
 from ...whole import operator as whole_operator
 from .dim import Dim, Undecided
 from .emit import NEWEST_USED, Emit, np_dtype
-from .functions import built_function
 from .operands import check_operands
 from .ops import branches, loops
-from .scope import Boundary, Plan, Scope, opsets_of
+from .scope import Again, Boundary, PlainBlocks, Plan, Scope, opsets_of
 from .standard import definition_of, folded, has_definition
 from .structure import DEFAULT_DOMAINS
 from .table import NEWEST, Entry, entries, entry_of, outputs
@@ -62,14 +62,48 @@ class Shared:
 def built(
     shared: Shared, name: str, params: Sequence[relax.Var] | None, read: Callable[[Walk], Any], *, private: bool = False
 ) -> Any:
-    """A new function of Relax, by its variable; ``read(walk)`` emits the body, and returns parameters and result."""
+    """A new function of Relax, by its variable; without ``params`` its body finds them.
 
-    def emitted(is_dataflow: bool) -> tuple[Any, Any, Mapping[str, str]]:
-        walk = Walk(shared, shared.root, is_dataflow=is_dataflow)
-        walk.emit.given = {d for p in params or () for d in shape_dims(p.ty) or () if is_a(d, tirx.Var)}
-        return (*read(walk), walk.node_of)
+    ``read(walk)`` emits the body, and returns parameters and result. It raises `PlainBlocks` if that cannot be one
+    dataflow block, and `Again` to be asked once more.
+    """
+    bb, is_dataflow = shared.root, True
+    while True:
+        try:
+            with bb.function(name, params, private=private):
+                with bb.dataflow() if is_dataflow else contextlib.nullcontext():
+                    walk = Walk(shared, bb, is_dataflow=is_dataflow)
+                    walk.emit.given = {d for p in params or () for d in shape_dims(p.ty) or () if is_a(d, tirx.Var)}
+                    own, result = read(walk)
+                    result = bb.emit_output(result) if is_dataflow else result
+                made = bb.emit_func_output(result, None if params is not None else own)
+        except BaseException as error:
+            bb._end_block()
+            bb.end_scope()
+            if not isinstance(error, (Again, PlainBlocks)):
+                raise
+            is_dataflow = isinstance(error, Again)
+        else:
+            func = bb.get()[made]
+            bb.update_func(made, func.with_attr(NODES_ATTR, _nodes_by_variable(func, walk.node_of)))
+            return made
 
-    return built_function(shared.root, name, params, emitted, private=private)
+
+def _nodes_by_variable(func: relax.Function, node_of: Mapping[str, str]) -> dict[str, str]:
+    """Variable to node, for every variable of the imported function that comes from a node with a name."""
+    found: dict[str, str] = {}
+    waiting: list[str] = []
+    for block in items(func.body.blocks):
+        for binding in items(block.bindings):
+            name = var_name(binding.var)
+            if is_a(binding.value, relax.Var) and var_name(binding.value) in found:
+                found[name] = found[var_name(binding.value)]
+                continue
+            waiting.append(name)
+            if name in node_of:
+                found.update(dict.fromkeys(waiting, node_of[name]))
+                waiting = []
+    return {variable: node for variable, node in found.items() if node}
 
 
 class Walk:

@@ -25,7 +25,7 @@ def declare_whole(entry: Entry, emit_for: Callable[[relax.BlockBuilder], Emit]) 
 
     def build(bb: relax.BlockBuilder, call: Any, name: str) -> list[Any]:
         assert entry.convert is not None
-        e, node = emit_for(bb), _node(entry, call, name)
+        e, node = emit_for(bb), node_of(call, entry.op, entry.domain, entry.since, name)
         with e.converting(node):
             results = outputs(entry.convert(e, node))
         if unread := sorted(node.attrs.keys() - node.read):
@@ -34,15 +34,16 @@ def declare_whole(entry: Entry, emit_for: Callable[[relax.BlockBuilder], Emit]) 
 
     def infer(call: Any) -> list[Any]:
         assert entry.types is not None
-        return [_type(t) for t in entry.types(_node(entry, call, ""))]
+        return [_type(t) for t in entry.types(node_of(call, entry.op, entry.domain, entry.since, ""))]
 
     declare(Operator(entry.domain, entry.op, build, infer if entry.types is not None else None, sizes=entry.sizes))
 
 
-def _node(entry: Entry, call: Any, name: str) -> Node:
+def node_of(call: Any, op: str, domain: str, since: int, name: str) -> Node:
+    """The node that a call was made from."""
     inputs = [None if x is None else value_of(x) for x in inputs_of(call)]
     attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes_of(call).items()}
-    return Node(entry.op, entry.domain, entry.since, name or entry.op, inputs, attrs, wanted_of(call))
+    return Node(op, domain, since, name or op, inputs, attrs, wanted_of(call))
 
 
 def value_of(expr: Any) -> Value:

@@ -166,16 +166,13 @@ def _promoting(overload: str, operator: Callable[..., Any]) -> Callable[[Any, An
     return convert
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(getattr(value, "ty", None), relax.TensorType)
-
-
 def _is_integral(value: Any) -> bool:
-    return _is_tensor(value) and "float" not in dtype_of(value.ty)
+    ty = getattr(value, "ty", None)
+    return isinstance(ty, relax.TensorType) and "float" not in dtype_of(ty)
 
 
 def _as(bb: relax.BlockBuilder, value: Any, dtype: str) -> Any:
-    if not _is_tensor(value):
+    if not isinstance(getattr(value, "ty", None), relax.TensorType):
         return relax.const(value, dtype)
     return value if dtype_of(value.ty) == dtype else bb.emit(relax.op.astype(value, dtype))
 
@@ -260,7 +257,10 @@ def import_torch(program: Any) -> tvm.IRModule:
     """A Relax module of a ``torch.export.ExportedProgram``, its parameters as constants."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    _refuse_random_results(program)
+    for node in program.graph.nodes:
+        tags = [tag.name for tag in getattr(node.target, "tags", ())]
+        if "nondeterministic_seeded" in tags and not _drops_nothing(node):  # TVM's importer leaves dropout out
+            raise UnsupportedError(f"{node.target} gives random results; call model.eval() for inference")
     try:
         program = without_writes(decomposed(program))
         _fix_known_sizes(program)
@@ -290,14 +290,6 @@ def _fix_known_sizes(program: Any) -> None:
 def decomposed(program: Any) -> Any:
     """The program in the operators that are imported, in which a write is one more result."""
     return program.run_decompositions({**decompositions(program), **fused()})
-
-
-def _refuse_random_results(program: Any) -> None:
-    """TVM's importer leaves dropout out."""
-    for node in program.graph.nodes:
-        tags = [tag.name for tag in getattr(node.target, "tags", ())]
-        if "nondeterministic_seeded" in tags and not _drops_nothing(node):
-            raise UnsupportedError(f"{node.target} gives random results; call model.eval() for inference")
 
 
 def _drops_nothing(node: Any) -> bool:

@@ -18,27 +18,14 @@ from ...ir.tvm_compat import quantised
 
 
 def _quantize(node: Any, importer: Any) -> Any:
-    """Scale and zero point of the whole tensor, as numbers or as tensors of one element."""
-    data, scale, zero, low, high, dtype = _arguments(node, importer)
-    return _quantized(importer, data, scale, zero, (low, high), dtype)
-
-
-def _quantize_channels(node: Any, importer: Any) -> Any:
-    data, scale, zero, axis, low, high, dtype = _arguments(node, importer)
-    return _quantized(importer, data, scale, zero, (low, high), dtype, axis)
-
-
-def _quantized(
-    importer: Any, data: Any, scale: Any, zero: Any, limits: tuple[Any, Any], dtype: Any, axis: int | None = None
-) -> Any:
-    emit, stored = importer.block_builder.emit, _name(dtype)
-    data = _real(importer, data)
-    bounds = np.iinfo(stored)
-    if limits != (bounds.min, bounds.max):  # a part of the integers: the real numbers are limited to its ends
-        low, high = (_end(importer, limit, scale, zero, axis, len(data.ty.shape)) for limit in limits)
-        data = emit(op.minimum(emit(op.maximum(data, low)), high))
-    scale, zero = _real(importer, scale), _whole(importer, zero, stored)
-    along = -1 if axis is None else axis
+    """Of the whole tensor, scale and zero point are numbers or tensors of one element; else those of an axis."""
+    data, scale, zero, *axis, low, high, dtype = _arguments(node, importer)
+    emit, stored, along = importer.block_builder.emit, _name(dtype), axis[0] if axis else None
+    data, bounds = _real(importer, data), np.iinfo(_name(dtype))
+    if (low, high) != (bounds.min, bounds.max):  # a part of the integers: the real numbers are limited to its ends
+        least, most = (_end(importer, limit, scale, zero, along, len(data.ty.shape)) for limit in (low, high))
+        data = emit(op.minimum(emit(op.maximum(data, least)), most))
+    scale, zero, along = _real(importer, scale), _whole(importer, zero, stored), -1 if along is None else along
     return _converted(importer, data, lambda x: op.quantize(x, scale, zero, axis=along, out_dtype=stored))
 
 
@@ -53,18 +40,10 @@ def _end(importer: Any, limit: Any, scale: Any, zero: Any, axis: int | None, ran
 
 
 def _dequantize(node: Any, importer: Any) -> Any:
-    data, scale, zero, *_ = _arguments(node, importer)
-    return _dequantized(node, importer, data, scale, zero)
-
-
-def _dequantize_channels(node: Any, importer: Any) -> Any:
-    data, scale, zero, axis, *_ = _arguments(node, importer)
-    return _dequantized(node, importer, data, scale, 0 if zero is None else zero, axis)
-
-
-def _dequantized(node: Any, importer: Any, data: Any, scale: Any, zero: Any, axis: int = -1) -> Any:
+    data, scale, zero, *rest = _arguments(node, importer)
+    axis = rest[0] if "per_channel" in str(node.target) else -1
     wanted = node.kwargs.get("out_dtype")
-    scale, zero = _real(importer, scale), _whole(importer, zero, "int32")
+    scale, zero = _real(importer, scale), _whole(importer, 0 if zero is None else zero, "int32")
     real = _converted(importer, data, lambda x: op.dequantize(x, scale, zero, axis=axis, out_dtype="float32"))
     return _as(importer, real, "float32" if wanted is None else wanted)
 
@@ -204,8 +183,8 @@ def _whole(importer: Any, value: Any, dtype: str) -> Any:
 CONVERTERS = {
     **dict.fromkeys([f"quantize_per_tensor.{form}" for form in ("default", "tensor", "tensor2")], _quantize),
     **dict.fromkeys([f"dequantize_per_tensor.{form}" for form in ("default", "tensor", "tensor2")], _dequantize),
-    "quantize_per_channel.default": _quantize_channels,
-    "dequantize_per_channel.default": _dequantize_channels,
+    "quantize_per_channel.default": _quantize,
+    "dequantize_per_channel.default": _dequantize,
     "quantize_per_token.default": _quantize_tokens,
     "dequantize_per_token.default": _dequantize_tokens,
     "choose_qparams_per_token.default": _choose_tokens(is_symmetric=True),

@@ -110,9 +110,9 @@ def run_attention(
     query: Value,
     key: Value,
     value: Value,
-    *,
     padding: Value | None,
     bias: Value | None,
+    *,
     before: Value,
     end: Value | None = None,
 ) -> Any:
@@ -139,35 +139,24 @@ def _multi_head_attention(e: Emit, node: Node, *, num_heads: Any = None) -> list
         raise node.refused("has `cache_indirection`, which is for beam search inside of the model; export without it")
     query, key, value = _mha_operands(e, node, num_heads)
     past_key, past_value, length = node.input(6), node.input(7), node.input(8)
-    before = number(0)
-    if past_key is not None and past_value is not None:
-        if length is not None:
-            return _in_buffer(e, node, query, (key, value), (past_key, past_value), e.cast(length, "int64"))
+    before, end, present = number(0), None, None
+    if past_key is not None and past_value is not None and length is None:
         before = number(past_key.sizes[2])
         key, value = _behind(e, past_key, key), _behind(e, past_value, value)
-    found = run_attention(e, node, query, key, value, padding=node.input(4), bias=node.input(5), before=before)
-    return [joined(e, found.out), key, value, found.biased]
-
-
-def _in_buffer(
-    e: Emit, node: Node, query: Value, new: tuple[Value, Value], past: tuple[Value, Value], before: Value
-) -> list[Value | None]:
-    """With a past of more rows than are used: ``before`` of them; the new ones go behind these."""
-    size, batch = past[0].sizes[2], query.sizes[0]
-    before = e.reshape(before, [1])
-    start = e.expand(before, [batch])
-    present, read = (
-        [written(e, old, rows, start, size, keeps_rest=keeps) for old, rows in zip(past, new, strict=True)]
-        for keeps in (True, False)
-    )
-    end = before + number(new[0].sizes[2])
-    found = run_attention(e, node, query, *read, padding=node.input(4), bias=node.input(5), before=before, end=end)
-    return [joined(e, found.out), *present, found.biased]
+    elif past_key is not None and past_value is not None and length is not None:
+        before = e.reshape(e.cast(length, "int64"), [1])  # rows of the past that are used: behind them go the new ones
+        start, size, end = e.expand(before, [query.sizes[0]]), past_key.sizes[2], before + number(key.sizes[2])
+        present, (key, value) = (
+            [written(e, *pair, start, size, keeps_rest=keeps) for pair in ((past_key, key), (past_value, value))]
+            for keeps in (True, False)
+        )
+    found = run_attention(e, node, query, key, value, node.input(4), node.input(5), before=before, end=end)
+    return [joined(e, found.out), *(present or (key, value)), found.biased]
 
 
 def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
     """Queries, keys and values as ``(B, N, S, H)``, with the bias."""
-    query, key, value, bias = node.needed(0), node.input(1), node.input(2), node.input(3)
+    query, key, bias = node.needed(0), node.input(1), node.input(3)
     if query.rank == 5:
         if bias is not None:
             raise node.refused("has a bias of packed queries, keys and values")
@@ -176,12 +165,10 @@ def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
         if bias is not None:
             raise node.refused("has a bias of packed keys and values")
         return (split_heads(e, query, heads), *_packed(e, key, 2))
-    assert key is not None
-    assert value is not None
-    operands = [query, key, value]
+    operands = [query, node.needed(1), node.needed(2)]
     if bias is not None:
-        width = list(query.sizes)[2]
-        wide = list(value.sizes)[2] if value.rank == 3 else heads * list(value.sizes)[3]
+        width = query.sizes[2]
+        wide = value.sizes[2] if (value := operands[2]).rank == 3 else heads * value.sizes[3]
         parts = split_last(e, bias, [width, width, wide])
         for i, part in enumerate(parts):
             if operands[i].rank == 3:
@@ -225,8 +212,5 @@ def attention_of_product(
         halves = [e.strided_slice(past, axes=[0], begin=[i], end=[i + 1]) for i in range(2)]
         old = [e.reshape(half, past.sizes[1:]) for half in halves]
         key, value = _behind(e, old[0], key), _behind(e, old[1], value)
-    found = run_attention(e, node, query, key, value, padding=mask, bias=bias, before=before)
-    present = None
-    if len(node.wanted) > 1 and node.wanted[1]:
-        present = e.stack([key, value], 0)
-    return [joined(e, found.out), present]
+    found = run_attention(e, node, query, key, value, mask, bias, before=before)
+    return [joined(e, found.out), e.stack([key, value], 0) if any(node.wanted[1:2]) else None]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from onnx import helper
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from ....core.arrays import STORED
 from ..emit import Emit, np_dtype
@@ -42,7 +42,6 @@ def _cast_value(node: Node) -> Any:
 @operator("Cast", "CastLike", value=_cast_value)
 def _cast(e: Emit, node: Node, x: Value, *, round_mode: str = "up", saturate: int = 1) -> Any:
     dtype = _target(node)
-    saturates = bool(saturate)
     if "object" in (x.dtype, dtype) or not x.dtype:
         raise node.refused(f"casts {x.dtype or 'what has no dtype'} to {dtype}; strings are no numbers here")
     if is_short_float(x.dtype):
@@ -50,18 +49,17 @@ def _cast(e: Emit, node: Node, x: Value, *, round_mode: str = "up", saturate: in
     elif x.dtype in STORED:
         x = Value(e.tensor(x))
     if dtype.startswith("float8_e8"):
-        return to_power(e, e.cast(x, "float32"), dtype, saturates, round_mode)
+        return to_power(e, e.cast(x, "float32"), dtype, bool(saturate), round_mode)
     if is_short_float(dtype):
-        return to_short_float(e, e.cast(x, "float32"), dtype, saturates)
+        return to_short_float(e, e.cast(x, "float32"), dtype, bool(saturate))
     if dtype in STORED:
         return _to_few_bits(e, x, dtype)
     return _plain(e, x, dtype)
 
 
 def _plain(e: Emit, x: Value, dtype: str) -> Value:
-    if "float" not in x.dtype:
-        return e.cast(x, dtype)
-    return e.cast(x, dtype) if "float" in dtype or dtype == "bool" else _to_integer(e, x, dtype)
+    is_cut = "float" in x.dtype and "float" not in dtype and dtype != "bool"
+    return _to_integer(e, x, dtype) if is_cut else e.cast(x, dtype)
 
 
 def _to_integer(e: Emit, x: Value, dtype: str) -> Value:
@@ -78,13 +76,9 @@ def _to_integer(e: Emit, x: Value, dtype: str) -> Value:
     whole = e.cast(e.cast(inside, f"int{bits}"), dtype)
     if dtype != "uint64":
         return whole
-    is_large = e.logical_and(*(e.call(f, x, v) for f, v in _UPPER_HALF))
+    is_large = (x >= 2.0**63) & (x < 2.0**64)  # those that integers with a sign do not have
     large = e.cast(e.where(is_large, x, e.const(limit, x.dtype)), dtype)
     return e.where(is_large, large, whole)
-
-
-#: the integers of 64 bits without a sign that those with a sign do not have
-_UPPER_HALF = ((relax.op.greater_equal, 2.0**63), (relax.op.less, 2.0**64))
 
 
 def _to_few_bits(e: Emit, x: Value, dtype: str) -> Value:
@@ -137,8 +131,7 @@ def to_short_float(e: Emit, x: Value, dtype: str, saturates: bool) -> Value:
     finite = every[np.isfinite(every)].astype("float64")
     last = len(finite) - 1
     beyond = 2 * finite[-1] - finite[-2]
-    bounds = (np.append(finite[1:], beyond) + finite) / 2
-    bounds = bounds.astype("float32")
+    bounds = ((np.append(finite[1:], beyond) + finite) / 2).astype("float32")
     odd = np.arange(last + 1) % 2 == 1
     bounds[odd] = np.nextafter(bounds[odd], np.float32(0))  # halves go to the even one: these are passed
     is_unsigned_zero = dtype.endswith("uz")

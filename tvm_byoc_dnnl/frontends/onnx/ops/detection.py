@@ -46,7 +46,7 @@ def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_poi
     (batch, classes, count), least = scores.sizes, node.input(4)
     boxes = e.agree(boxes, [batch, count, 4])
     most = node.input(2) or e.const([0])
-    (limit,) = [int(most.known.reshape(-1)[0])] if most.is_constant else [None]  # type: ignore[union-attr]
+    limit = int(most.known.item()) if most.is_constant and most.known is not None else None
     if limit is not None and limit <= 0:
         return e.value(relax.op.zeros(e.shape([0, 3]), "int64"))
     order = e.argsort(keys(e, scores), axis=-1, descending=True, dtype="int64")

@@ -40,8 +40,7 @@ def _types(node: Node) -> list[Type]:
 
 @operator("MoE", domain=_MS, types=_types, whole=True)
 def _mixture(e: Emit, node: Node) -> Value:
-    given = [i for i in (2, 4, 6) if i < 6 or node.input(i) is not None]
-    return _mixed(e, node, [_Layer(node.needed(i), node.input(i + 1)) for i in given])
+    return _mixed(e, node, [_Layer(node.needed(i), node.input(i + 1)) for i in (2, 4, 6) if i < 6 or node.input(i)])
 
 
 @operator("QMoE", domain=_MS, types=_types, whole=True)
@@ -53,8 +52,7 @@ def _quantised_mixture(e: Emit, node: Node) -> Value:
         if node.input(position) is not None:
             raise node.refused(f"has its input {position}, which ONNX Runtime computes on no CPU")
     default, block = node.attr("expert_weight_bits", 4), int(node.attr("block_size", 0) or 0)
-    level = node.attr("accuracy_level", 0)
-    layers = []
+    level, layers = node.attr("accuracy_level", 0), []
     for layer, i in enumerate((2, 5, 8), 1):
         bits = node.attr(f"fc{layer}_expert_weight_bits") or default
         if layer == 3 and node.input(i) is None:
@@ -109,9 +107,8 @@ def _mixed(e: Emit, node: Node, layers: list[_Layer], weights: Value | None = No
             node.attr(name)
         for gate in gates:
             hidden = hidden * _each(e, rows, gate)
-    out = _each(e, hidden, down)  # (E, rows, width)
     share = e.transpose(_shares(e, node, scores, count, weights), [1, 0])
-    mixed = e.sum(out * e.reshape(share, [count, product(dims[:-1]), 1]), axis=[0])
+    mixed = e.sum(_each(e, hidden, down) * e.reshape(share, [count, product(dims[:-1]), 1]), axis=[0])
     return e.cast(e.reshape(mixed, dims), x.dtype)
 
 

@@ -13,7 +13,7 @@ from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
 from .attention_parts import arange
-from .marking import places_along
+from .moving import places_along
 
 _NARROW = ("float16", "bfloat16")
 

@@ -37,12 +37,11 @@ def cut_checked(e: Emit, x: Value, axis: int, end: Size) -> Value:
 @operator("ArgMax", "ArgMin")
 def _arg(e: Emit, node: Node, x: Value, *, select_last_index: int = 0, keepdims: int = 1) -> Any:
     """The first NaN if there is one, else the first extreme; the last ones with ``select_last_index``."""
-    dims = node.needed(0).sizes
+    dims = x.sizes
     axis, keeps = _axis(node, dims, 0), bool(keepdims)
-    is_last = bool(select_last_index)
     if not dims:
         return e.const(0, "int64")
-    x = e.flip(x, axis=axis) if is_last else x
+    x = e.flip(x, axis=axis) if select_last_index else x
     if x.dtype in ("bfloat16", "float16", "bool"):
         x = e.cast(x, "float32" if "float" in x.dtype else "int32")
     pick = relax.op.argmax if node.op == "ArgMax" else relax.op.argmin
@@ -52,7 +51,7 @@ def _arg(e: Emit, node: Node, x: Value, *, select_last_index: int = 0, keepdims:
         is_nan = e.cast(e.isnan(x), "int32")
         some = e.cast(e.max(is_nan, axis=axis, keepdims=keeps), "bool")
         found = e.where(some, e.argmax(is_nan, axis=axis, keepdims=keeps), found)
-    return whole(dims[axis] - 1) - found if is_last else found
+    return whole(dims[axis] - 1) - found if select_last_index else found
 
 
 def keys(e: Emit, x: Value) -> Value:
@@ -220,7 +219,7 @@ def _of_slices(e: Emit, x: Value) -> list[Value]:
 @operator("Det", since=11)
 def _determinant(e: Emit, node: Node, x: Value) -> Any:
     """By elimination with the largest pivot of each column."""
-    dims = node.needed(0).sizes
+    dims = x.sizes
     if len(dims) < 2:
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2 or more")
     outer, size = dims[:-2], dims[-1]

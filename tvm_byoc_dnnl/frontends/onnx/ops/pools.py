@@ -144,16 +144,11 @@ def _summed(e: Emit, name: str, data: Value, windows: Windows, divided: str = ""
 
 
 def _powers(e: Emit, data: Value, p: float) -> Value:
-    magnitude = abs(data)
-    if p == 1:
-        return magnitude
-    return data * data if p == 2 else e.power(magnitude, float(p))
+    return abs(data) if p == 1 else data * data if p == 2 else e.power(abs(data), float(p))
 
 
 def _root(e: Emit, total: Value, p: float) -> Value:
-    if p == 1:
-        return total
-    return e.sqrt(total) if p == 2 else e.power(total, 1.0 / p)
+    return total if p == 1 else e.sqrt(total) if p == 2 else e.power(total, 1.0 / p)
 
 
 @operator("LpPool")

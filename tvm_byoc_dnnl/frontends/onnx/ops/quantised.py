@@ -66,8 +66,7 @@ def _wide(e: Emit, x: Value) -> Value:
         return x
     if x.is_constant:
         return e.const(x.known.astype(to))  # type: ignore[union-attr]
-    made: Value = e.onnx("Cast", x, opset=21, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
-    return made
+    return e.onnx("Cast", x, opset=21, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
 
 
 @operator("DequantizeLinear", since=10)
@@ -90,7 +89,9 @@ def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: in
     data, scale = _wide(e, data), scalar(e, scale)
     zero = e.const(0, data.dtype) if zero is None else scalar(e, _wide(e, zero))
     if "int" not in data.dtype or dtype not in ("float32", "float16", "bfloat16"):
-        return _by_arithmetic(e, data, scale, zero, axis, dtype)
+        wide = "float64" if dtype == "float64" else "float32"
+        moved = e.cast(data, wide) - _along(e, data, e.cast(zero, wide), axis)
+        return e.cast(moved * _along(e, data, e.cast(scale, wide), axis), dtype)
 
     def call(x: Any) -> Any:
         return relax.op.dequantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
@@ -105,12 +106,6 @@ def real(e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0) 
         zero = e.expand(e.reshape(zero, [1]), scale.sizes)
     axis %= max(data.rank or 0, 1)
     return dequantised(e, *_agreed(e, axis, data, scale, zero), axis)
-
-
-def _by_arithmetic(e: Emit, data: Value, scale: Value, zero: Value, axis: int, dtype: str) -> Value:
-    wide = "float64" if dtype == "float64" else "float32"
-    moved = e.cast(data, wide) - _along(e, data, e.cast(zero, wide), axis)
-    return e.cast(moved * _along(e, data, e.cast(scale, wide), axis), dtype)
 
 
 def _along(e: Emit, data: Value, x: Value, axis: int) -> Value:
@@ -178,14 +173,9 @@ def _narrow(e: Emit, whole: Value, dtype: str, saturates: int = 1) -> Value:
 @operator("DynamicQuantizeLinear", since=11)
 def _dynamic(e: Emit, x: Value) -> Any:
     """Scale and zero point are those of the range of the source; the scale is 1 where all elements are zero."""
-    low, high = (
-        e.call(pick, e.call(reduce, x), 0.0)
-        for reduce, pick in ((relax.op.min, relax.op.minimum), (relax.op.max, relax.op.maximum))
-    )
+    low, high = e.minimum(e.min(x), 0.0), e.maximum(e.max(x), 0.0)
     span = high - low
     is_range = e.minimum(span * float(np.finfo("float32").max), 1.0)  # 0 or 1
-    nothing = e.const(1.0, x.dtype) - is_range
-    scale = span / 255.0 + nothing
-    place = -(low / scale)
-    zero = quantised(e, place, e.const(1, x.dtype), e.const(0, "uint8"), "uint8")
+    scale = span / 255.0 + (1.0 - is_range)
+    zero = quantised(e, -(low / scale), e.const(1, x.dtype), e.const(0, "uint8"), "uint8")
     return [quantised(e, x, scale, zero, "uint8"), scale, zero]

@@ -28,9 +28,9 @@ _MS = "com.microsoft"
 _NARROW = ("float16", "bfloat16")
 
 
-def _real(e: Emit, node: Node, first: int, axis: int = 0) -> Value:
-    """The real numbers of three inputs: data, scale, zero point."""
-    return real(e, node.needed(first), node.needed(first + 1), node.input(first + 2), axis)
+def _real(e: Emit, node: Node, first: int, axis: int = 0, data: Value | None = None) -> Value:
+    """The real numbers of three inputs: data (or other ones), scale, zero point."""
+    return real(e, data or node.needed(first), node.needed(first + 1), node.input(first + 2), axis)
 
 
 def _stored(e: Emit, node: Node, result: Value, first: int, like: Value) -> Value:
@@ -60,11 +60,9 @@ def _bias(e: Emit, bias: Value, x_scale: Value, w_scale: Value) -> Value:
 @operator("QLinearConv", since=10)
 @operator("QLinearConv", domain=_MS)
 def _conv(e: Emit, node: Node, x: Value) -> Any:
-    bias = node.input(8)
-    image, back = _channels(e, node, x)
-    data = real(e, image, node.needed(1), node.input(2))
+    bias, (image, back) = node.input(8), _channels(e, node, x)
     biased = None if bias is None else _bias(e, bias, node.needed(1), node.needed(4))
-    made = convolution(e, node, data, _real(e, node, 3), biased)
+    made = convolution(e, node, _real(e, node, 0, data=image), _real(e, node, 3), biased)
     return back(_stored(e, node, made, 6, x))
 
 
@@ -116,8 +114,7 @@ _POOLS = {"QLinearAveragePool": averaged, "QLinearGlobalAveragePool": global_ave
 @operator(*_POOLS, domain=_MS)
 def _pooled(e: Emit, node: Node, x: Value) -> Any:
     image, back = _channels(e, node, x)
-    data = real(e, image, node.needed(1), node.input(2))
-    return back(_stored(e, node, _POOLS[node.op](e, node, data), 3, image))
+    return back(_stored(e, node, _POOLS[node.op](e, node, _real(e, node, 0, data=image)), 3, image))
 
 
 @operator("QLinearSoftmax", domain=_MS)

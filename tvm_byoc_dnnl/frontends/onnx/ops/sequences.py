@@ -62,15 +62,12 @@ def _place(e: Emit, node: Node, i: int, default: int) -> Value:
     return e.cast(node.input(i) or e.const(default, "int64"), "int64")
 
 
-@operator("SequenceConstruct", since=11)
-def _construct(e: Emit, node: Node) -> Any:
-    return Value(items=[node.needed(i) for i in range(len(node.inputs))])
+operator("SequenceConstruct", since=11)(lambda _e, *items: Value(items=list(items)))
 
 
 @operator("SequenceEmpty", since=11)
-def _empty(e: Emit, node: Node) -> Any:
-    dtype = str(helper.tensor_dtype_to_np_dtype(node.attr("dtype", TensorProto.FLOAT)))
-    return Value(items=[], item=(dtype, None))
+def _empty(_e: Emit, *, dtype: int = TensorProto.FLOAT) -> Any:
+    return Value(items=[], item=(str(helper.tensor_dtype_to_np_dtype(dtype)), None))
 
 
 @operator("SequenceInsert", since=11)

@@ -18,7 +18,7 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
 from .computed import computed
-from .marking import places_along
+from .moving import places_along
 from .shapes import int_of, whole
 
 _LARGEST = 1 << 24  # elements of the matrix: 64 MB in float32, a real frame of 4096
