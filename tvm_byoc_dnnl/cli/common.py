@@ -67,14 +67,7 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Build:
-    """The model of a command, and the options that say how it is compiled.
-
-    Attributes
-    ----------
-    settings : dict
-        Arguments of `compile`, `explain` and `verify`: ``shapes`` and ``policy``, and where the command has options for
-        them ``placement`` and those of `compile.ARGUMENTS`.
-    """
+    """The model of a command, and ``settings``: arguments of `compile`, `explain` and `verify`."""
 
     model: ModelFile
     compiler: list[str]

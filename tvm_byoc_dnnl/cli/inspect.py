@@ -101,7 +101,7 @@ def doctor(as_json: bool) -> int:
     with progress("looking around"):
         findings = examine()
     if as_json:
-        click.echo(json.dumps([f.to_dict() for f in findings], indent=1))
+        click.echo(json.dumps([asdict(f) for f in findings], indent=1))
     else:
         marks = {OK: click.style("ok", fg="green"), FAILURE: click.style("!!", fg="red", bold=True)}
         section = ""

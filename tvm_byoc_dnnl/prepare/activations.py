@@ -183,8 +183,6 @@ _DEPTH = 4  # steps from the last operation to the gate: 0.5 x + 0.5 x gate need
 
 
 def _gated(scope: Scope, root: Any) -> Any:
-    if not scope.has_called(_GATES):
-        return None
     within = tolerance(scope, root)
     for gate in find_calls(scope, root, _GATES, _DEPTH):
         call = scope.call(gate, *_GATES)

@@ -190,13 +190,7 @@ def _pack(scope: Scope, call: Any) -> Any:
 
 
 def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
-    """``mod`` with the weights of matrix products in this dtype, where `why_not_compressed` has no objection.
-
-    Raises
-    ------
-    InputError
-        For a dtype that is neither ``"float32"``, which changes nothing, nor one of `BITS`.
-    """
+    """Weights of products in ``"float32"``, which changes nothing, or one of `BITS`; an `InputError` otherwise."""
     if weights == "float32":
         return mod
     one_of("the option weights", weights, ("float32", *BITS))
@@ -227,13 +221,7 @@ def _own_rounding(scope: Scope, call: Any) -> Any:
 
 
 def round_sources(mod: tvm.IRModule, activations: str) -> tvm.IRModule:
-    """``mod`` with the sources of products with weights in groups as one of `ACTIVATIONS` says.
-
-    Raises
-    ------
-    InputError
-        For a value that is neither ``"stored"``, which changes nothing, nor one of `ACTIVATIONS`.
-    """
+    """Sources of products with weights in groups: ``"stored"``, which changes nothing, or one of `ACTIVATIONS`."""
     if activations == "stored":
         return mod
     one_of("the option activations", activations, ("stored", *ACTIVATIONS))

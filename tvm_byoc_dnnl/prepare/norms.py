@@ -35,7 +35,8 @@ class _Statistic(NamedTuple):
     seen: list[Any]
 
 
-def _axes(scope: Scope, call: Any) -> list[int] | None:
+def reduced_axes(scope: Scope, call: Any) -> list[int] | None:
+    """Ascending; ``None`` of a reduction that does not keep its dims."""
     rank = scope.rank(call.args[0])
     if call.attrs.axis is None or not call.attrs.keepdims or rank < 0:
         return None
@@ -46,7 +47,7 @@ def _centred(scope: Scope, expr: Any) -> tuple[Any, list[int], list[Any]] | None
     """``x - mean(x)``: x, the axes, the variables on the way."""
     call = scope.call(expr, "relax.subtract")
     mean = None if call is None else scope.call(call.args[1], "relax.mean")
-    axes = None if mean is None else _axes(scope, mean)
+    axes = None if mean is None else reduced_axes(scope, mean)
     if call is None or mean is None or axes is None or not mean.args[0].same_as(call.args[0]):
         return None
     return call.args[0], axes, [expr, call.args[1]]
@@ -63,7 +64,7 @@ def _squared(scope: Scope, expr: Any) -> Any:
 
 def _mean_square(scope: Scope, expr: Any) -> _Statistic | None:
     mean = scope.call(expr, "relax.mean")
-    axes = None if mean is None else _axes(scope, mean)
+    axes = None if mean is None else reduced_axes(scope, mean)
     base = None if mean is None else _squared(scope, mean.args[0])
     return None if axes is None or base is None else _Statistic(base, axes, [expr, mean.args[0]])
 
@@ -74,7 +75,7 @@ def _variance(scope: Scope, root: Any) -> Any:
     mean = None if of_mean is None else scope.call(of_mean, "relax.mean")
     if square is None or mean is None or not mean.args[0].same_as(square.of) or not _floats(scope, square.of):
         return None
-    axes = _axes(scope, mean)
+    axes = reduced_axes(scope, mean)
     return relax.op.variance(square.of, axes, keepdims=True) if axes == square.axes else None
 
 
@@ -112,7 +113,7 @@ def _norm(scope: Scope, root: Any, numerator: Any, variance: Any, eps: float, se
     centred = _centred(scope, numerator)
     plain = scope.call(variance, "relax.variance")
     if plain is not None:
-        axes = _axes(scope, plain)
+        axes = reduced_axes(scope, plain)
         if centred is None or axes is None or not plain.args[0].same_as(centred[0]):
             return None
         if axes != centred[1]:

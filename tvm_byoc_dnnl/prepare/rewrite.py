@@ -32,9 +32,6 @@ _UNIFORM = 1 << 16  # elements: larger constants are not searched for a single v
 _MAX_REWRITES = 64  # of one value: far more than the rules need; an endless loop of two rules stops here
 
 
-_NOTHING: tuple[Any, str] = (None, "")
-
-
 def kind_of(value: Any) -> str:
     """The key by which rules are found."""
     if is_a(value, relax.Call):
@@ -82,11 +79,9 @@ class Scope:
         self._builder = relax.BlockBuilder(module)
         self._uses: ByIdentity[int] = ByIdentity()  # variable -> number of times that it is read
         self._value: ByIdentity[Any] = ByIdentity()  # variable -> value bound to it, for variables already swept
-        self._weights: ByIdentity[int] = ByIdentity()  # variable -> number of products that it is the weights of
-        self._end: ByIdentity[tuple[Any, str]] = ByIdentity()  # the same, followed to the end, and its kind
         self._arrays: ByIdentity[np.ndarray] = ByIdentity()  # of constants that were asked for
+        self._weights: ByIdentity[int] = ByIdentity()  # variable -> number of products that it is the weights of
         self._alias: ByIdentity[Any] = ByIdentity()  # variable -> the expression that replaces it now
-        self._ops: set[str] = set()  # operators that were called until now
         self._pinned: set[Any] = set()  # read inside a branch or local function: keeps its name
         self._dead: set[Any] = set()
         self._out: list[Any] = []  # bindings of the block under construction
@@ -98,30 +93,22 @@ class Scope:
 
     def value(self, expr: Any) -> Any:
         """The value of ``expr``: follows a variable to the expression that it is bound to."""
-        if not is_a(expr, relax.Var):
-            return expr
-        return self._end.get(expr, (expr,))[0]
+        while is_a(expr, relax.Var) and expr in self._value:
+            expr = self._value[expr]
+        return expr
 
     def call(self, expr: Any, *ops: str) -> Any:
         """The call that ``expr`` is bound to, when its operator is one of ``ops``, else ``None``."""
-        found = self._end.get(expr)
-        if found is None:
-            found = _NOTHING if is_a(expr, relax.Var) else (expr, kind_of(expr))
-        value, kind = found
-        return value if kind in ops else None
-
-    def has_called(self, ops: Iterable[str]) -> bool:
-        """Whether one of these operators was called until now: without it, no search for it is needed."""
-        return not self._ops.isdisjoint(ops)
+        value = self.value(expr)
+        return value if kind_of(value) in ops else None
 
     def const(self, expr: Any) -> Any:
         """The value of a constant as a NumPy array, else ``None``."""
         if not is_constant(expr):
             return None
-        array = self._arrays.get(expr)
-        if array is None:
-            array = self._arrays[expr] = constant_numpy(expr)
-        return array
+        if expr not in self._arrays:
+            self._arrays[expr] = constant_numpy(expr)
+        return self._arrays[expr]
 
     def scalar(self, expr: Any) -> float | None:
         """The number that a constant holds in every element, else ``None``.
@@ -259,8 +246,6 @@ class Scope:
         if not isinstance(func.body, relax.SeqExpr):
             return func
         given = [(type(block), items(block.bindings)) for block in items(func.body.blocks)]
-        if not any(self._concerns(binding.value) for _, bindings in given for binding in bindings):
-            return func
         self._count(func.body.body)
         for _, bindings in reversed(given):
             for binding in reversed(bindings):
@@ -278,10 +263,6 @@ class Scope:
         )
         body = self._builder.normalize(body)
         return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
-
-    def _concerns(self, value: Any) -> bool:
-        """Whether a sweep may change something at a value: a rule is for it, or it stands for its variable."""
-        return kind_of(value) in self._rules or is_atom(value)
 
     def _count(self, value: Any) -> None:
         reads = reads_of(value)
@@ -345,7 +326,7 @@ class Scope:
         """Bind the value of a local variable, which nothing else reads, to an output that would be its other name."""
         place = next(i for i in reversed(range(len(self._out))) if self._out[i].var.same_as(local))
         self._out[place] = relax.VarBinding(output, self._out[place].value)
-        self._value[output], self._end[output] = self._value.pop(local), self._end.pop(local)
+        self._value[output] = self._value.pop(local)
         self._move_miss(local, output)
 
     def _simplify(self, value: Any) -> Any:
@@ -390,10 +371,7 @@ class Scope:
         return make_var(name, ty, is_dataflow=local)
 
     def _bind(self, var: Any, value: Any) -> None:
-        kind = kind_of(value)
-        self._ops.add(kind)
         self._value[var] = value
-        self._end[var] = self._end.get(value, (value, kind)) if is_a(value, relax.Var) else (value, kind)
         self._out.append(relax.VarBinding(var, value))
 
     def _stand_for(self, var: Any, new: Any) -> None:

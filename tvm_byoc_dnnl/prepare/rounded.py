@@ -38,8 +38,6 @@ _PASSED = frozenset(
 
 
 def _rounded(scope: Scope, root: Any) -> Any:
-    if not scope.has_called(_FUNCTIONS):
-        return None
     exact = _Exact(scope)
     args = [exact.of(arg) for arg in items(root.args)]
     return scope.with_args(root, *args) if exact.found else None

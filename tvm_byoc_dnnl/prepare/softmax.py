@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from .norms import reduced_axes
 from .rewrite import Rules, Scope
 
 
 def _axis(scope: Scope, call: Any) -> int | None:
     """The one axis of a reduction that keeps its dims."""
-    rank = scope.rank(call.args[0])
-    if call.attrs.axis is None or len(call.attrs.axis) != 1 or not call.attrs.keepdims or rank < 0:
-        return None
-    return int(call.attrs.axis[0]) % rank
+    axes = reduced_axes(scope, call) or ()
+    return axes[0] if len(axes) == 1 else None
 
 
 def _spelled_out(scope: Scope, divide: Any) -> Any:

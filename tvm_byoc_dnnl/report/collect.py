@@ -201,10 +201,7 @@ def _why(calls: Sequence[CallReport]) -> str:
 def rewritten_patterns(
     mod: tvm.IRModule, namespaces: Sequence[Namespace], calls: Sequence[CallReport]
 ) -> Iterator[str]:
-    """A sentence for each pattern that lost all of its matches to the preparing passes.
-
-    ``mod`` is the module before these, and ``calls`` are those of the partitioned one.
-    """
+    """For patterns whose matches in ``mod`` preparing has all undone; ``calls`` are of the partitioned module."""
     # Without a region the module stays as it was imported.
     is_prepared = any(call.region for call in calls)
     gone = _ops(mod) - ({call.op for call in calls} if is_prepared else _ops(Prepare()(mod)))

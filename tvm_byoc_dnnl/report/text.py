@@ -97,26 +97,25 @@ def render_text(report: ReportData, *, width: int = 110, color: bool = False, ev
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", style="bold")
-
-
 def _indented(part: RenderableType) -> Padding:
     return Padding(part, (0, 0, 0, 2))
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(title for title, _ in columns))
-    for title, justify in columns:
+def _section(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
+    """A heading and a table; nothing where there are no rows. A column has a title, and is left, right or wide."""
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(name for name, _ in columns))
+    for name, justify in columns:
         wide = justify == "wide"
         table.add_column(
-            title,
+            name,
             justify="right" if justify == "right" else "left",
             no_wrap=not wide,
             overflow="fold" if wide else "ellipsis",
             ratio=1 if wide else None,
         )
-    return table
+    for row in rows:
+        table.add_row(*row)
+    return [Text(f"\n{title}", style="bold"), _indented(table)] if table.rows else []
 
 
 def _summary(report: ReportData) -> Iterable[RenderableType]:
@@ -134,15 +133,11 @@ def _summary(report: ReportData) -> Iterable[RenderableType]:
 
 
 def _regions(report: ReportData) -> Iterable[RenderableType]:
-    if not report.regions:
-        return
-    yield _heading("Regions")
-    table = _table(
-        ("name", "left"), ("calls", "right"), ("FLOP", "right"), ("bytes", "right"), ("reorders", "right"), ("", "wide")
-    )
     largest = sorted(report.regions, key=lambda r: -r.flops)[:_MAX_REGIONS]
-    for region in (r for r in report.regions if r in largest):
-        table.add_row(
+    shown = [r for r in report.regions if r in largest]
+    columns = [("name", "left"), *((name, "right") for name in ("calls", "FLOP", "bytes", "reorders")), ("", "wide")]
+    rows = (
+        (
             region.name + (f" ×{region.uses}" if region.uses > 1 else ""),
             str(region.ops),
             quantity(region.flops),
@@ -150,23 +145,18 @@ def _regions(report: ReportData) -> Iterable[RenderableType]:
             "?" if region.reorders is None else str(region.reorders),
             _operators(c for c in report.calls if c.region == region.name),
         )
-    yield _indented(table)
-    for region in (r for r in report.regions if r in largest and r.notes):
-        yield _indented(Text(f"{region.name}: {region.notes}"))
-    left = len(report.regions) - len(largest)
+        for region in shown
+    )
+    yield from _section("Regions", columns, rows)
+    yield from (_indented(Text(f"{region.name}: {region.notes}")) for region in shown if region.notes)
+    left = len(report.regions) - len(shown)
     if left:
         yield _indented(Text(f"… and {left} smaller ones", style="dim"))
 
 
 def _modules(report: ReportData) -> Iterable[RenderableType]:
-    refused = [r for r in report.regions if r.source_refusal]
-    if not refused:
-        return
-    yield _heading(f"Stay modules: {count(len(refused), 'region')}")
-    table = _table(("", "left"), ("", "wide"))
-    for region in refused:
-        table.add_row(region.name, region.source_refusal)
-    yield _indented(table)
+    refused = [(r.name, r.source_refusal) for r in report.regions if r.source_refusal]
+    return _section(f"Stay modules: {count(len(refused), 'region')}", [("", "left"), ("", "wide")], refused)
 
 
 def _operators(calls: Iterable[CallReport]) -> str:
@@ -179,17 +169,15 @@ def _operators(calls: Iterable[CallReport]) -> str:
 
 def _host(report: ReportData) -> Iterable[RenderableType]:
     host = report.host_calls()
-    if not host:
-        return
-    yield _heading(f"Stay with TVM: {count(len(host), 'call')}")
     groups: dict[tuple[str, tuple[str, ...]], list[CallReport]] = {}
     for call in host:
         groups.setdefault((call.label, tuple(call.reasons)), []).append(call)
-    table = _table(("", "left"), ("calls", "right"), ("FLOP", "right"), ("why", "wide"))
+    rows = []
     for (label, reasons), calls in sorted(groups.items(), key=lambda g: -sum(c.flops for c in g[1])):
         why = "\n".join([*(reasons or ["nobody was asked"]), *_nodes(calls)])
-        table.add_row(label, str(len(calls)), quantity(sum(c.flops for c in calls)), why)
-    yield _indented(table)
+        rows.append((label, str(len(calls)), quantity(sum(c.flops for c in calls)), why))
+    columns = [("", "left"), ("calls", "right"), ("FLOP", "right"), ("why", "wide")]
+    return _section(f"Stay with TVM: {count(len(host), 'call')}", columns, rows)
 
 
 def _nodes(calls: Sequence[CallReport]) -> list[str]:
@@ -200,40 +188,23 @@ def _nodes(calls: Sequence[CallReport]) -> list[str]:
 
 
 def _misses(report: ReportData) -> Iterable[RenderableType]:
-    groups: dict[tuple[str, int, int, str], list[CallReport]] = {}
-    for call in report.calls:
-        for miss in call.near_misses[:1]:
-            groups.setdefault((miss.pattern, miss.matched, miss.of, miss.reason), []).append(call)
-    if not groups:
-        return
-    yield _heading("Nearly matched")
-    table = _table(("pattern", "left"), ("fits", "right"), ("what failed", "wide"))
-    for pattern, matched, of, reason in groups:
-        table.add_row(pattern, f"{matched} of {of}", reason)
-    yield _indented(table)
+    misses = (miss for call in report.calls for miss in call.near_misses[:1])
+    rows = dict.fromkeys((m.pattern, f"{m.matched} of {m.of}", m.reason) for m in misses)
+    return _section("Nearly matched", [("pattern", "left"), ("fits", "right"), ("what failed", "wide")], rows)
 
 
 def _calls(report: ReportData) -> Iterable[RenderableType]:
-    yield _heading("Calls")
     named = any(call.onnx_node for call in report.calls)
     columns = [("", "right"), ("call", "left"), ("ONNX node", "left"), ("result", "left"), ("region", "left")]
-    table = _table(*(c for c in columns if named or c[0] != "ONNX node"), ("FLOP", "right"), ("runs as", "wide"))
+    columns = [*(c for c in columns if named or c[0] != "ONNX node"), ("FLOP", "right"), ("runs as", "wide")]
+    rows = []
     for call in report.calls:
         runs_as = ": ".join(w for w in (call.primitive, call.implementation) if w)
-        table.add_row(
-            str(call.id),
-            call.label,
-            *([call.onnx_node or ""] if named else []),
-            call.output,
-            call.region or "TVM",
-            quantity(call.flops),
-            "\n".join(filter(None, [runs_as or _why(call), _others(call)])),
-        )
-    yield _indented(table)
-
-
-def _why(call: CallReport) -> str:
-    return "; ".join(call.reasons)
+        node = [call.onnx_node or ""] if named else []
+        why = "\n".join(filter(None, [runs_as or "; ".join(call.reasons), _others(call)]))
+        where = call.region or "TVM"
+        rows.append((str(call.id), call.label, *node, call.output, where, quantity(call.flops), why))
+    return _section("Calls", columns, rows)
 
 
 def _others(call: CallReport) -> str:
@@ -252,7 +223,7 @@ def _time(candidate: Candidate) -> str:
 
 def _advice(report: ReportData) -> Iterable[RenderableType]:
     if report.advice:
-        yield _heading("Advice")
+        yield Text("\nAdvice", style="bold")
         for line in report.advice:
             bullet = Table.grid(padding=(0, 1))
             bullet.add_row("•", Text(line))

@@ -23,7 +23,7 @@ from ..core.errors import (
     check_number,
     out_of_resources,
 )
-from ..core.tensor_info import TensorInfo
+from ..core.tensor_info import TensorInfo, random_arrays, with_named_sizes
 
 _Self = TypeVar("_Self", bound="BaseRunner")
 _RUNNERS: weakref.WeakSet[BaseRunner] = weakref.WeakSet()
@@ -154,6 +154,31 @@ class BaseRunner:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="tvm_byoc_dnnl")
             return self._pool.submit(self._call, model, args, kwargs)
+
+    def warm_up(self, shapes: Mapping[str, Sequence[int | str]] | Sequence[Mapping[str, Sequence[int | str]]]) -> None:
+        """Prepare the plans for some sizes, so that the first call of each is as fast as the later ones.
+
+        Parameters
+        ----------
+        shapes : mapping or sequence of mappings
+            Input name to shape; several of them prepare several sizes. An open dim that another input gives the size
+            of need not be repeated.
+
+        Raises
+        ------
+        InputError
+            If the file does not describe its inputs, or a shape is missing or does not fit.
+        """
+        for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
+            self._make_plans(self._open(), self._made_up(0, with_named_sizes(self.inputs, sizes)))
+
+    def _make_plans(self, model: Any, arrays: list[np.ndarray]) -> None:
+        raise NotImplementedError
+
+    def _made_up(self, seed: int, shapes: Mapping[str, Sequence[int | str]]) -> list[np.ndarray]:
+        if not self._describes_inputs:
+            raise InputError("this library does not describe its inputs; pass some")
+        return random_arrays(self.inputs, seed, shapes)
 
     def named(self, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Run the model as a call does, and return the outputs by their names.

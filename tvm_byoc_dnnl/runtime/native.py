@@ -27,7 +27,7 @@ from ..core.errors import (
     UnsupportedError,
 )
 from ..core.machine import few_spins
-from ..core.tensor_info import TensorInfo, check_symbols, random_arrays, with_named_sizes
+from ..core.tensor_info import TensorInfo, check_symbols
 from .base import BaseRunner, Company, tensor_info
 
 _ABI = 1
@@ -189,24 +189,9 @@ class NativeRunner(BaseRunner):
             self.with_tvm.close()
         self._library.trim()
 
-    def warm_up(self, shapes: Mapping[str, Sequence[int | str]] | Sequence[Mapping[str, Sequence[int | str]]]) -> None:
-        """Prepare the plans for some sizes, so that the first call of each is as fast as the later ones.
-
-        Parameters
-        ----------
-        shapes : mapping or sequence of mappings
-            As for `Runner.warm_up`.
-
-        Raises
-        ------
-        InputError
-            If a shape is missing or does not fit.
-        """
-        model = self._open()
-        for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
-            arrays = random_arrays(self.inputs, 0, with_named_sizes(self.inputs, sizes))
-            given = _tensors(arrays, self._input_codes, [_dims(array.shape) for array in arrays])
-            self._check(self._library.prepare(model.pointer, given, len(arrays)), arrays)
+    def _make_plans(self, model: _Model, arrays: list[np.ndarray]) -> None:
+        given = _tensors(arrays, self._input_codes, [_dims(array.shape) for array in arrays])
+        self._check(self._library.prepare(model.pointer, given, len(arrays)), arrays)
 
     def _call(self, model: _Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
         values = self._in_order(args, kwargs)

@@ -24,7 +24,6 @@ from ..core.errors import (
     VendorError,
     one_of,
 )
-from ..core.tensor_info import random_arrays, with_named_sizes
 from ..pipeline import library_file
 from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
@@ -192,29 +191,13 @@ class Runner(BaseRunner):
         InputError
             If the file does not describe its inputs, or a shape is not fixed.
         """
-        if not self._describes_inputs:
-            raise InputError("this library does not describe its inputs; pass some")
-        return self.tensors(random_arrays(self.inputs, seed, shapes or {}))
+        return self.tensors(self._made_up(seed, shapes or {}))
 
-    def warm_up(self, shapes: Mapping[str, Sequence[int | str]] | Sequence[Mapping[str, Sequence[int | str]]]) -> None:
-        """Prepare the plans for some sizes, so that the first call of each is as fast as the later ones.
-
-        Parameters
-        ----------
-        shapes : mapping or sequence of mappings
-            Input name to shape; several of them prepare several sizes. An open dim that another input gives the size
-            of need not be repeated.
-
-        Raises
-        ------
-        InputError
-            If the file does not describe its inputs, or a shape is missing or does not fit.
-        """
+    def _make_plans(self, model: Machines, arrays: list[np.ndarray]) -> None:
         make = _native.function("tvm_byoc_dnnl.MakePlans")
         before = make(True)
         try:
-            for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
-                self._run(self._open(), self.random_tensors(shapes=with_named_sizes(self.inputs, sizes)))
+            self._run(model, self.tensors(arrays))
         finally:
             make(before)
 

@@ -47,66 +47,33 @@ def paired_dims(ty: Any, value: relax.Expr) -> Iterable[tuple[Any, Any]]:
         yield from zip(ty.values, value.values, strict=True)
 
 
-_BY_REASON: dict[str, tuple[str, ...]] = {
-    "its output shape depends on the values of its inputs": ("dynamic_strided_slice", "nonzero", "unique"),
+_BY_REASON: dict[str, str] = {
+    "its output shape depends on the values of its inputs": "dynamic_strided_slice nonzero unique",
     "it calls a function that only exists at run time, whose computation TE cannot see": (
-        "call_builtin_with_ctx",
-        "call_dps_packed",
-        "call_inplace_packed",
-        "call_pure_packed",
-        "call_py_func",
-        "invoke_closure",
-        "invoke_pure_closure",
-        "make_closure",
+        "call_builtin_with_ctx call_dps_packed call_inplace_packed call_pure_packed call_py_func invoke_closure "
+        "invoke_pure_closure make_closure"
     ),
-    "it overwrites one of its arguments, and a TE tensor is written once": ("call_tir_inplace",),
-    "it has a side effect, and TE has values only": ("assert_op", "print"),
+    "it overwrites one of its arguments, and a TE tensor is written once": "call_tir_inplace",
+    "it has a side effect, and TE has values only": "assert_op print",
     "it manages memory, which TE leaves to the lowering": (
-        "builtin.alloc_tensor",
-        "memory.alloc_storage",
-        "memory.alloc_tensor",
-        "memory.ensure_zero_offset",
-        "memory.kill_storage",
-        "memory.kill_tensor",
-        "memory.view",
-        "vm.alloc_storage",
-        "vm.alloc_tensor",
-        "vm.call_tir_dyn",
-        "vm.kill_object",
+        "builtin.alloc_tensor memory.alloc_storage memory.alloc_tensor memory.ensure_zero_offset memory.kill_storage "
+        "memory.kill_tensor memory.view vm.alloc_storage vm.alloc_tensor vm.call_tir_dyn vm.kill_object"
     ),
     "it reads a field of the tensor's descriptor at run time": (
-        "inspect.tensor_byte_offset",
-        "inspect.tensor_dtype_bits",
-        "inspect.tensor_dtype_code",
-        "inspect.tensor_dtype_lanes",
-        "inspect.tensor_elem_offset",
-        "inspect.tensor_ndim",
-        "inspect.tensor_shape_i",
-        "inspect.tensor_stride_i",
+        "inspect.tensor_byte_offset inspect.tensor_dtype_bits inspect.tensor_dtype_code inspect.tensor_dtype_lanes "
+        "inspect.tensor_elem_offset inspect.tensor_ndim inspect.tensor_shape_i inspect.tensor_stride_i"
     ),
     "it moves data between devices or workers": (
-        "ccl.allgather",
-        "ccl.allreduce",
-        "ccl.broadcast_from_worker0",
-        "ccl.scatter_from_worker0",
-        "dist.annotate_sharding",
-        "dist.call_tir_local_view",
-        "dist.redistribute",
-        "dist.redistribute_replica_to_shard",
-        "hint_on_device",
-        "to_vdevice",
+        "ccl.allgather ccl.allreduce ccl.broadcast_from_worker0 ccl.scatter_from_worker0 dist.annotate_sharding "
+        "dist.call_tir_local_view dist.redistribute dist.redistribute_replica_to_shard hint_on_device to_vdevice"
     ),
     "TVM has no lowering of it for a CPU": (
-        "ewise_fma",
-        "multinomial_from_uniform",
-        "nn.attention_var_len",
-        "null_value",
-        "wrap_param",
+        "ewise_fma multinomial_from_uniform nn.attention_var_len null_value wrap_param"
     ),
 }
 
 # op name -> reason
-REFUSED: dict[str, str] = {f"relax.{op}": reason for reason, ops in _BY_REASON.items() for op in ops}
+REFUSED: dict[str, str] = {f"relax.{op}": reason for reason, ops in _BY_REASON.items() for op in ops.split()}
 
 # Ops that Relax accepts in every dtype and TVM computes in floats. Its own message prints the TE expression, which its
 # printer warns about.

@@ -117,10 +117,7 @@ def _light_file(name: str) -> Path:
 
 
 def light_model(name: str) -> onnx.ModelProto:
-    """One of `LIGHT_MODELS`, with random weights; the same name gives the same weights.
-
-    Weights are initialisers and no inputs; the picture, (1, 3, 224, 224) float32, is the only input.
-    """
+    """With random weights, the same for the same name, as constants; the picture is the only input."""
     model = onnx.load(_light_file(name.removeprefix("light_")))
     graph, uses = model.graph, _Uses(model.graph)
     values = {t.name: numpy_helper.to_array(t) for t in graph.initializer}

@@ -124,11 +124,7 @@ class Costs:
     _host_s: float = 0.0  # the least time of a FLOP in calls that stay with TVM; 0: none was timed
 
     def of(self, workload: Workload, limit: float = math.inf) -> float | None:
-        """Seconds of one call, ``None`` if they are not known and cannot be measured.
-
-        TVM may need many seconds for one call of a whole network. So calls that stay with TVM are not measured where
-        they would take longer than ``limit`` at the best rate, in FLOP/s, of such calls before.
-        """
+        """``None`` if unknown, or if calls of TVM's would take longer than ``limit`` at the best rate before."""
         identity = (workload.compiler, workload.key)
         if identity not in self._known:
             is_hopeless = workload.compiler == HOST and self._host_s * workload.flops > limit

@@ -54,11 +54,7 @@ def measure(call: Callable[[], object], budget_s: float) -> Timing:
 
 
 def race(calls: Sequence[Callable[[], object]], rounds: int) -> list[Timing]:
-    """The times of several calls that take turns, so that a change of the machine's speed meets all of them.
-
-    Before each turn are calls that do not count, because libraries with thread pools of their own disturb each other
-    for a while. A turn in which other processes kept the cores busy is repeated.
-    """
+    """Turns, so that a change of the machine's speed meets all, each after calls that do not count."""
     turns = [Turns(call) for call in calls]
     blocks = [[each.next() for each in turns] for _ in range(rounds)]
     return [summary(each) for each in zip(*blocks, strict=True)]
@@ -163,37 +159,44 @@ class Database:
                 raise InputError(
                     f"{self.path}, line {number}: format {entry['format']}; expected {_FORMAT}: use another file"
                 )
-            setting = Setting(**entry["setting"])
-            if "placement" in entry:
-                found = dict(entry["placement"]), bool(entry.get("chooses", True))
-                self._placements[entry["model"], tuple(entry["compilers"]), setting] = found
-            elif "candidates" in entry:
-                key = (entry["compiler"], entry["workload"], entry["engine"], setting)
-                self._candidates[key] = {str(k): [_number(s), _number(m)] for k, (s, m) in entry["candidates"].items()}
-            else:
-                time = Timing(**entry["time"])
-                _number(time.seconds), _number(time.spread), _number(time.blocks)
-                self._times[entry["compiler"], entry["workload"], setting] = time
+            self._keep(entry)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(
                 f"{self.path}, line {number}: {error!r}; expected a database that byoc.tune has written"
+            ) from error
+
+    def _keep(self, entry: Mapping[str, Any]) -> None:
+        setting = Setting(**entry["setting"])
+        if "placement" in entry:
+            found = dict(entry["placement"]), bool(entry.get("chooses", True))
+            self._placements[entry["model"], tuple(entry["compilers"]), setting] = found
+        elif "candidates" in entry:
+            key = (entry["compiler"], entry["workload"], entry["engine"], setting)
+            self._candidates[key] = {str(k): [_number(s), _number(m)] for k, (s, m) in entry["candidates"].items()}
+        else:
+            time = Timing(**entry["time"])
+            _number(time.seconds), _number(time.spread), _number(time.blocks)
+            self._times[entry["compiler"], entry["workload"], setting] = time
+
+    def _note(self, setting: Setting, **parts: Any) -> None:
+        entry = {"format": _FORMAT, **parts, "setting": asdict(setting)}
+        self._keep(entry)
+        if self.path is None:
+            return
+        try:
+            append(self.path, (json.dumps(entry) + "\n").encode(), self._end)
+            self._end = None
+        except OSError as error:
+            raise InputError(
+                f"cannot write the database {self.path}: {error.strerror}; choose a place that you may write to"
             ) from error
 
     def time_of(self, workload: Workload) -> Timing | None:
         return self._times.get((workload.compiler, workload.key, setting_of(workload.compiler)))
 
     def note_time(self, workload: Workload, timing: Timing) -> None:
-        setting = setting_of(workload.compiler)
-        self._times[workload.compiler, workload.key, setting] = timing
-        self._append(
-            {
-                "compiler": workload.compiler,
-                "workload": workload.key,
-                "work": workload.summary,
-                "time": asdict(timing),
-                "setting": asdict(setting),
-            }
-        )
+        about = {"compiler": workload.compiler, "workload": workload.key, "work": workload.summary}
+        self._note(setting_of(workload.compiler), **about, time=asdict(timing))
 
     @property
     def has_candidates(self) -> bool:
@@ -211,18 +214,9 @@ class Database:
         return {name: self._candidates[key] for name, key in keys.items() if key in self._candidates}
 
     def note_candidates(self, compiler: str, times: Mapping[str, Any]) -> None:
-        setting = setting_of(compiler)
         for name, candidates in times["workloads"].items():
-            self._candidates[compiler, name, times["setting"], setting] = dict(candidates)
-            self._append(
-                {
-                    "compiler": compiler,
-                    "workload": name,
-                    "candidates": candidates,
-                    "engine": times["setting"],
-                    "setting": asdict(setting),
-                }
-            )
+            about = {"compiler": compiler, "workload": name, "engine": times["setting"]}
+            self._note(setting_of(compiler), **about, candidates=candidates)
 
     def placement_of(self, model: str, compilers: Iterable[str]) -> tuple[dict[str, str], bool] | None:
         """The placement that was found for a model in this setting, and whether libraries choose by their times."""
@@ -231,29 +225,9 @@ class Database:
 
     def note_placement(self, model: str, compilers: Iterable[str], placement: Mapping[str, str], chooses: bool) -> None:
         """Keep a placement; with ``chooses``, libraries choose by `candidates_of`."""
-        names = tuple(compilers)
-        setting = _common_setting(names)
-        self._placements[model, names, setting] = dict(placement), chooses
-        self._append(
-            {
-                "model": model,
-                "compilers": list(names),
-                "placement": dict(placement),
-                "chooses": chooses,
-                "setting": asdict(setting),
-            }
-        )
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        if self.path is None:
-            return
-        try:
-            append(self.path, (json.dumps({"format": _FORMAT, **entry}) + "\n").encode(), self._end)
-            self._end = None
-        except OSError as error:
-            raise InputError(
-                f"cannot write the database {self.path}: {error.strerror}; choose a place that you may write to"
-            ) from error
+        names = list(compilers)
+        about = {"model": model, "compilers": names, "placement": dict(placement), "chooses": chooses}
+        self._note(_common_setting(names), **about)
 
 
 def _number(value: Any) -> float:

@@ -5,6 +5,7 @@ What a database knows of a model: the times of the regions that each compiler wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +64,16 @@ class Plan:
 
     parts: Sequence[Part]
     owners: Mapping[str, str]
+
+    def cost(self, costs: Costs, limit: float = math.inf) -> float | None:
+        """``None`` where the cost of a part is unknown, or as soon as the sum is above the limit."""
+        total = 0.0
+        for part in self.parts:
+            seconds = costs.of(part.workload, limit - total)
+            if seconds is None or total + seconds > limit:
+                return None
+            total += seconds
+        return total
 
 
 def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
@@ -220,14 +231,14 @@ def times_of(
     for order in orders(compilers):
         plan = planner.plan(planner.in_order(order))
         _note(plan, costs, regions)
-        total = _sum(plan, costs)
+        total = plan.cost(costs)
         if total is not None:
             sums[tuple(order)] = total
     default = planner.plan(planner.default())
     for plan in (default, planner.plan(placement)):
         _note(plan, costs, regions)
     without = {c: sums.get(tuple(other for other in compilers if other != c)) for c in compilers}
-    return Times(regions, _sum(default, costs), {c: s for c, s in without.items() if s is not None})
+    return Times(regions, default.cost(costs), {c: s for c, s in without.items() if s is not None})
 
 
 def _note(plan: Plan, costs: Costs, regions: dict[str, dict[str, RegionTime]]) -> None:
@@ -238,8 +249,3 @@ def _note(plan: Plan, costs: Costs, regions: dict[str, dict[str, RegionTime]]) -
             before = regions.setdefault(call, {}).get(part.workload.compiler)
             if before is None or before.calls < len(part.calls):
                 regions[call][part.workload.compiler] = RegionTime(float(seconds or 0.0), len(part.calls))
-
-
-def _sum(plan: Plan, costs: Costs) -> float | None:
-    seconds = [costs.of(part.workload) for part in plan.parts]
-    return None if None in seconds else sum(s for s in seconds if s is not None)

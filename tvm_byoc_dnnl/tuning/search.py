@@ -43,7 +43,7 @@ from ..regions.functions import Block, dataflow_blocks
 from ..vendors.namespaces import HOST
 from .costs import Costs
 from .plans import Part, Plan, Planner, orders
-from .workload import Workload, host_workload, text_of
+from .workload import host_workload, text_of
 
 _FEW_BLOCKS = 24  # a model with more has cuts only in front of calls that compute much
 _SMALL = 16  # a tensor that is so many times smaller than another at a cut is no reason against the cut
@@ -128,13 +128,8 @@ class _Chain:
         work = host_workload(bindings, self._block, self._planner.mod)
         identity = text_of(work.function, work.module), tuple(option[b.var.name] for b in bindings)
         if identity not in self._known:
-            self._known[identity] = self._sum(work, option, limit)
+            self._known[identity] = self._planner.of_part(work.as_model()).plan(option).cost(self._costs, limit)
         return self._known[identity]
-
-    def _sum(self, work: Workload, option: Option, limit: float) -> float | None:
-        plan = self._planner.of_part(work.as_model()).plan(option)
-        seconds = [self._costs.of(part.workload, limit) for part in plan.parts]
-        return None if None in seconds else sum(s for s in seconds if s is not None)
 
 
 def blocks_of(planner: Planner) -> Iterator[list[Any]]:
@@ -175,10 +170,7 @@ _CHAIN_SHARE = 0.6  # of the time that is left
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search: who gets each call, who would by default, and the sums of the costs in seconds.
-
-    ``others`` are all that differ from the default one and whose whole cost is known, the cheapest first.
-    """
+    """Who gets each call; ``others`` are the other placements of known cost, the cheapest first."""
 
     placement: Mapping[str, str]
     default: Mapping[str, str]
@@ -202,15 +194,7 @@ class _Search:
         self.tried += 1
         plan = self._planner.plan(placement)
         self._seen.add(frozenset(plan.owners.items()))
-        total = 0.0
-        for part in plan.parts:
-            seconds = self._costs.of(part.workload, limit - total)
-            if seconds is None:
-                return plan, None
-            total += seconds
-            if total > limit:
-                return plan, None
-        return plan, total
+        return plan, plan.cost(self._costs, limit)
 
     def run(self, default: Mapping[str, str]) -> Found:
         plan, best = self.cost(default)

@@ -53,22 +53,7 @@ _SHARE = 10  # so many times as long as it took to compile the model; or, in a t
 def race_apart(
     models: Sequence[tuple[tvm.IRModule, Database | None]], target: Any, rounds: int, deadline: float = math.inf
 ) -> list[Timing | Failure]:
-    """The times of partitioned models, in turns. What no other process can load is measured in this one.
-
-    A model with which its process hangs or dies has a failure instead.
-
-    Parameters
-    ----------
-    models : sequence of tuple
-        Partitioned modules with inputs of the same shapes, each with the times by which libraries choose.
-    target : str or Target
-        TVM's target for the calls that stay with TVM.
-    rounds : int
-        Turns of each.
-    deadline : float
-        By `time.perf_counter`. Where it would be passed, the models from the third on are left out of the result, and
-        there are no more than three turns.
-    """
+    """Times of partitioned models in turns, each in a process; after the deadline, of two models and three turns."""
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tvm-byoc-tune-")))
@@ -243,11 +228,7 @@ def _fastest(
     deadline: float,
     tell: Callable[[str], None],
 ) -> Placement:
-    """The fastest of these placements, the default one first, as whole models in turns.
-
-    Where libraries know times of what they can choose from, they choose by them; the default placement also runs
-    without. After the deadline no more than two are compared.
-    """
+    """The fastest as whole models in turns; the default one, first, also runs by the libraries' own models."""
     choices = known if known.has_candidates else None
     # In this order: late in the search, only the first two are compared.
     runs = [(0, None), *((way, choices) for way in range(1, len(ways)))]

@@ -64,10 +64,7 @@ class EngineProcess(Worker):
         return self.ask("time", warm_up, count, company)
 
     def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
-        """Milliseconds of each request of so many clients, and the seconds in which all were answered.
-
-        ``blocking`` clients are threads that call the engine, and do not submit a request.
-        """
+        """``blocking`` clients are threads that call the engine, and do not submit a request."""
         return self.ask("serve", clients, seconds, blocking)
 
 

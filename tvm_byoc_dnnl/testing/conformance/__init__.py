@@ -45,8 +45,8 @@ class Journal:
 
     #: number of a case → its result
     results: dict[int, Result] = field(default_factory=dict)
-    #: number of a case → label; cases with the same label are judged together, those without one with their batch
-    groups: dict[int, str] = field(default_factory=dict)
+    #: numbers of the cases that are judged by themselves, and not with their batch
+    alone: set[int] = field(default_factory=set)
     #: subject whose cases cannot be made → why
     lost: dict[str, str] = field(default_factory=dict)
     #: passes on a message; nobody listens to it where the cases are judged in the same process
@@ -55,36 +55,20 @@ class Journal:
     _judging: Sequence[tuple[int, str, str]] = ()
     _running: int | None = None
 
-    # ------------------------------------------------------------ in the process of the backend
-    def say(self, text: str) -> None:
-        self.tell("say", text)
-
-    def make(self, subject: str) -> None:
-        self.tell("make", subject)
-
-    def judge(self, cases: Sequence[tuple[int, str, str]]) -> None:
-        self.tell("judge", cases)
-
-    def run(self, number: int | None) -> None:
-        """One of them is going to run; or, without a number, all are compiled."""
-        self.tell("run", number)
-
     def found(self, results: dict[int, Result]) -> None:
-        """Results of the cases that were judged together."""
+        """In the process of the backend: results of the cases that were judged together."""
         self.results.update(results)
         self.tell("found", results)
 
-    # ------------------------------------------------------------ in the process that waits for it
     def follow(self, what: str, value: Any) -> None:
-        if what == "make":
-            self._making = value
-        elif what == "judge":
-            self._making, self._judging, self._running = None, value, None
-        elif what == "run":
-            self._running = value
+        """In the process that waits for it."""
+        self._making = value if what == "make" else None
+        if what == "judge":
+            self._judging = value
         elif what == "found":
             self.results.update(value)
-            self._judging, self._running = (), None
+            self._judging = ()
+        self._running = value if what == "run" else None
 
     def patience(self, limit: float) -> float:
         return limit if self._running is not None else limit * (1 + len(self._judging) / _COMPILED_IN_TIME)
@@ -94,12 +78,9 @@ class Journal:
         if len(self._judging) == 1:
             ((number, subject, what),) = self._judging
             self.results[number] = Result(subject, what, FAILED, death)
-        elif self._running is not None:
-            self.groups[self._running] = f"alone {self._running}"
         elif self._judging:
-            for place, (number, _, _) in enumerate(self._judging):
-                half = int(2 * place >= len(self._judging))
-                self.groups[number] = f"{self.groups.get(number, '')}{half}"
+            suspected = [number for number, *_ in self._judging] if self._running is None else [self._running]
+            self.alone.update(suspected)
         elif self._making is not None:
             self.lost[self._making] = death
         else:
@@ -108,11 +89,7 @@ class Journal:
 
 
 def in_own_process(work: Callable[[Journal], Any], time_limit: float, say: Callable[[str], None]) -> Any:
-    """The value of ``work(journal)``, which runs in a process that is started again after it crashes or hangs.
-
-    ``work`` does the same in the same order each time, leaves out what the journal knows, and tells it what it does.
-    One case may take ``time_limit`` seconds.
-    """
+    """``work`` does the same each time, but for what the journal knows; its process is started again when it ends."""
     journal = Journal()
     while True:
         with own_process(partial(_told, work, journal)) as (process, pipe):
@@ -246,7 +223,7 @@ class _Kit:
         if partner in compilers():
             for order in ([name, partner], [partner, name]):
                 shared = spread(structures, math.ceil(_BATCH * self._share))
-                paired = [c.renamed(f"{c.what}, shared by {' and '.join(order)}") for c in shared]
+                paired = [replace(c, what=f"{c.what}, shared by {' and '.join(order)}") for c in shared]
                 results += self._without_faults_of(partner, paired, self._judged(paired, order))
         return [*lost.results, *results], notes
 
@@ -279,29 +256,25 @@ class _Kit:
         for first in range(0, len(queue), _BATCH):
             numbers = {case: self._asked + i for i, case in enumerate(queue[first : first + _BATCH])}
             self._asked += len(numbers)
-            last = first + len(numbers)
-            journal.say(f"{', '.join(order)}: cases {first + 1} to {last} of {len(queue)}, {queue[first].subject} …")
-            groups: dict[str, list[Case]] = {}
-            for case, number in numbers.items():
-                if number not in journal.results:
-                    groups.setdefault(journal.groups.get(number, ""), []).append(case)
-            for group in groups.values():
+            which = f"cases {first + 1} to {first + len(numbers)} of {len(queue)}, {queue[first].subject} …"
+            journal.tell("say", f"{', '.join(order)}: {which}")
+            unknown = {case: number for case, number in numbers.items() if number not in journal.results}
+            together = [case for case, number in unknown.items() if number not in journal.alone]
+            for group in [together, *([case] for case in unknown if case not in together)]:
                 self._judge(group, [numbers[case] for case in group], order)
             found.update({case: journal.results[number] for case, number in numbers.items()})
         return [found[case] for case in cases]
 
     def _judge(self, cases: Sequence[Case], numbers: Sequence[int], order: Sequence[str]) -> None:
+        if not cases:
+            return
         asked = self._ns if self._ns.name in order else namespace(order[0])
         cases = in_layout(asked, cases)
         known = dict(zip(cases, numbers, strict=True))
-        self._journal.judge([(number, case.subject, case.what) for case, number in known.items()])
-        results = judge(
-            asked,
-            cases,
-            order,
-            self._tolerances,
-            begin=lambda case: self._journal.run(None if case is None else known[case]),
-        )
+        tell = self._journal.tell
+        tell("judge", [(number, case.subject, case.what) for case, number in known.items()])
+        begin = lambda case: tell("run", None if case is None else known[case])  # noqa: E731
+        results = judge(asked, cases, order, self._tolerances, begin)
         self._journal.found(dict(zip(numbers, results, strict=True)))
 
 
@@ -317,7 +290,7 @@ class _Lost:
         if key in self._journal.lost:
             self.results.append(Result(subject, what, FAILED, self._journal.lost[key]))
             return []
-        self._journal.make(key)
+        self._journal.tell("make", key)
         return make()
 
 

@@ -76,10 +76,6 @@ class Case:
         """The module with which TVM computes the right results."""
         return self._built(self.by) if self.by is not None else self.main
 
-    def renamed(self, what: str) -> Case:
-        """The same under another name."""
-        return replace(self, what=what)
-
     def of_dtype(self, dtype: str) -> Case:
         """The same with another dtype of the first operand that is no condition, and of those like it."""
         like = next((a.dtype for a in self.arrays if a.dtype != "bool"), self.arrays[0].dtype)

@@ -52,10 +52,7 @@ def by_tvm(mod: tvm.IRModule) -> Any:
 
 
 def outcomes(cases: Sequence[Case], functions: Sequence[Any], build: Callable[[tvm.IRModule], Any]) -> list[Any]:
-    """For each case a function of inputs that runs the case's function, or why it does not build.
-
-    What does not build is found without building each by itself: first what cannot be legalised, then by halves.
-    """
+    """For each case a function of its inputs, or why it does not build, which is found by halves."""
     if not cases:
         return []
     try:
@@ -98,24 +95,13 @@ def run(function: Any, inputs: Sequence[np.ndarray]) -> Outcome:
     return results
 
 
-#: statuses of a result
+#: statuses of a result: computed, and right; left with TVM, for a reason; TVM cannot say what is right; wrong
 TAKEN, KEPT, SKIPPED, FAILED = "taken", "kept", "skipped", "failed"
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a case.
-
-    Attributes
-    ----------
-    subject, what : str
-        The case's.
-    status : str
-        ``taken`` (the backend computes it, and right), ``kept`` (it stays with TVM, for a reason), ``skipped`` (TVM
-        itself cannot say what is right) or ``failed``.
-    detail : str
-        The reason, or what is wrong.
-    """
+    """The result of a case; ``detail`` has the reason, or what is wrong."""
 
     subject: str
     what: str
@@ -135,11 +121,7 @@ def judge(
     tolerances: Mapping[str, float],
     begin: Callable[[Case | None], None],
 ) -> list[Result]:
-    """The results of some cases, not too many at once; what does not compile costs time, and no other result.
-
-    ``compilers`` may take calls, in order of priority; ``ns`` is one of them. ``begin`` is told which case is asked or
-    run next; ``None`` where all of them are compiled.
-    """
+    """``compilers`` may take calls, in order of priority; ``begin`` is told the next case, ``None`` while compiling."""
     verdicts = {case: _Verdict(ns, case) for case in _each(cases, begin)}
     right = _References(cases, tolerances)
     # A call that TVM cannot compile cannot be left with TVM either.
@@ -235,17 +217,7 @@ def _says_no_more_than_no(ns: Namespace, call: Any) -> bool:
 
 # ---------------------------------------------------------------- with the backend
 class _Partition:
-    """The functions of cases, annotated and partitioned in one module.
-
-    Attributes
-    ----------
-    missed : dict
-        Case → which accepted call, or pattern that has to match, is not in a region; ``""`` when all are.
-    matched : set
-        Cases about a pattern that it matches.
-    unfit : set
-        Cases of which ``fits`` has refused a call, with a reason of its own.
-    """
+    """Functions of cases in one module; ``missed`` is what should be in a region, ``unfit`` what ``fits`` refused."""
 
     def __init__(self, ns: Namespace, cases: Mapping[Case, Any], compilers: Sequence[str]) -> None:
         self._cases, self._functions, self._compilers = list(cases), list(cases.values()), compilers
@@ -313,13 +285,7 @@ def _callees(mod: tvm.IRModule, function: str) -> list[relax.Function]:
 
 # ---------------------------------------------------------------- without it
 class _References:
-    """The results of TVM alone.
-
-    Attributes
-    ----------
-    results : dict
-        Case → results, or why there are none.
-    """
+    """The results of TVM alone, or why there are none."""
 
     def __init__(self, cases: Sequence[Case], tolerances: Mapping[str, float]) -> None:
         runnable = outcomes(cases, [c.reference for c in cases], by_tvm)
