@@ -68,7 +68,7 @@ def test_the_patience_grows_with_the_model(monkeypatch: pytest.MonkeyPatch) -> N
             given.append(self.patience_s)
 
     monkeypatch.setattr(tune, "_Runner", Runner)
-    monkeypatch.setattr(tune, "_SHARE", 1e6)
+    monkeypatch.setattr(tune, "_SHARE", 1e3)
     with vendors("va"):
         tune.race_apart([(byoc.partition(Chain, "va"), None)], "llvm", rounds=1)
     compiled, loaded = given

@@ -65,21 +65,9 @@ class _Linear:
         data, constant = items(call.args)
         weight = weights_of(scope, constant)
         assert weight is not None
-        scale = scale.astype(weight.dtype)
-        if call.op.name in _CONVS:
-            shape = [1] * weight.ndim
-            shape[call.attrs.kernel_layout.index("O")] = -1
-            scale = scale.reshape(shape)
-        elif call.op.name in _TRANSPOSED:
-            scale = self._spread_transposed(weight, scale)
+        scale = _in_weights(call, weight, scale.astype(weight.dtype), of_result=True)
         scaled = scope.product(constant, scale) if is_constant(constant) else scope.constant(weight * scale)
         return scope.rebind(self.var, call, data, scaled)
-
-    def _spread_transposed(self, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """The scale of each row of weights (I, O / groups, ...), whose groups split I."""
-        groups = int(self.call.attrs.groups)
-        rows = np.repeat(scale.reshape(groups, -1), weight.shape[0] // groups, axis=0)
-        return rows.reshape(*rows.shape, *[1] * (weight.ndim - 2))
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
@@ -89,6 +77,22 @@ class _Linear:
 
     def bias_constant(self, scope: Scope, bias: np.ndarray) -> Any:
         return scope.constant(bias.reshape(self.bias_shape), scope.dtype(self.call))
+
+
+def _in_weights(call: Any, weight: np.ndarray, channels: np.ndarray, *, of_result: bool) -> np.ndarray:
+    """A number for each channel of the result or of the source, in the axes of the weights."""
+    if call.op.name == "relax.matmul":
+        return channels if of_result else channels[:, None]
+    kernel, shape = str(call.attrs.kernel_layout), [1] * weight.ndim
+    # One axis has all channels of a side, another those of the other side in one group.
+    whole, part = (kernel.index(side) for side in ("OI" if call.op.name in _CONVS else "IO"))
+    if of_result == (call.op.name in _CONVS):
+        shape[whole] = -1
+        return channels.reshape(shape)
+    groups = int(call.attrs.groups)
+    rows = np.repeat(channels.reshape(groups, -1), weight.shape[whole] // groups, axis=0)
+    shape[whole], shape[part] = rows.shape
+    return (rows if whole < part else rows.T).reshape(shape)
 
 
 def _linear(scope: Scope, expr: Any) -> _Linear | None:
@@ -313,10 +317,13 @@ def _affine_input(scope: Scope, call: Any) -> Any:
     if shift is not None and shift.any() and not _meets_all_weights(call):
         return None
     weight = weights_of(scope, call.args[1])
-    by_input = None if weight is None else _by_input_channel(call, weight)
-    if by_input is None:
+    if weight is None:
         return None
-    scaled, added = by_input(scale, shift)
+    factors, terms = (None if p is None else _in_weights(call, weight, p, of_result=False) for p in (scale, shift))
+    scaled, added = weight if factors is None else weight * factors, None
+    if terms is not None and terms.any():
+        result_axis = 1 if name == "relax.matmul" else str(call.attrs.kernel_layout).index("O")
+        added = (weight * terms).sum(axis=tuple(a for a in range(weight.ndim) if a != result_axis))
     dtype = scope.dtype(call.args[1])
     most = float(np.finfo(dtype).max)
     if not (-most <= scaled.min(initial=0) and scaled.max(initial=0) <= most):
@@ -358,37 +365,6 @@ def _meets_all_weights(call: Any) -> bool:
     if call.op.name == "relax.matmul":
         return True
     return call.op.name in _CONVS and not any(int(p) for p in call.attrs.padding)
-
-
-def _by_input_channel(call: Any, weight: np.ndarray) -> Any:
-    """From scale and shift of the input's channels, as float64, to weights and bias."""
-    if call.op.name == "relax.matmul":
-        groups, moved = 1, weight.T
-    elif call.op.name in _CONVS:
-        layout = str(call.attrs.kernel_layout)
-        if "O" not in layout or "I" not in layout:
-            return None
-        order = [layout.index("O"), layout.index("I")]
-        groups, moved = int(call.attrs.groups), np.moveaxis(weight, order, [0, 1])
-    else:  # (I, O / groups, ...), and never a shift
-
-        def transposed(scale: np.ndarray | None, shift: np.ndarray | None) -> tuple[np.ndarray, None]:
-            return weight if scale is None else weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), None
-
-        return transposed
-
-    def apply(scale: np.ndarray | None, shift: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        split = moved.reshape(groups, moved.shape[0] // groups, *moved.shape[1:])
-        spread = (groups, 1, -1, *[1] * (moved.ndim - 2))
-        added = None
-        if shift is not None and shift.any():
-            added = (split * shift.reshape(spread)).sum(axis=tuple(range(2, split.ndim))).reshape(-1)
-        scaled = moved if scale is None else (split * scale.reshape(spread)).reshape(moved.shape)
-        if call.op.name == "relax.matmul":
-            return scaled.T, added
-        return np.moveaxis(scaled, [0, 1], order), added
-
-    return apply
 
 
 RULES: Rules = {
