@@ -120,10 +120,7 @@ OPS: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "hamming_window": (lambda x: R.add(x, R.hamming_window(5, True, 0.54, 0.46, "float32")), (floats(5),)),
     "shape_of": (lambda x: R.shape_to_tensor(R.shape_of(x)), (floats(3, 5),)),
     "shape_to_tensor": (lambda x: R.add(x, R.shape_to_tensor(relax.ShapeExpr([2, 7]))), (integers(2),)),
-    "tensor_to_shape": (
-        lambda x: R.reshape(x, R.tensor_to_shape(const([5, 3], "int64"))),
-        (floats(3, 5),),
-    ),
+    "tensor_to_shape": (lambda x: R.reshape(x, R.tensor_to_shape(const([5, 3], "int64"))), (floats(3, 5),)),
     "size": (R.size, (floats(3, 5),)),
     "astype": (lambda x: R.astype(x, "int32"), (floats(3, 5, high=9),)),
     # shapes and indices
@@ -170,10 +167,7 @@ OPS: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
         lambda x, i, u: R.scatter_elements(x, i, u, 0, "add"),
         (floats(3, 5), integers(2, 5, high=3), floats(2, 5)),
     ),
-    "scatter_nd": (
-        lambda x, i, u: R.scatter_nd(x, i, u, "add"),
-        (floats(6), integers(4, 1, high=6), floats(4)),
-    ),
+    "scatter_nd": (lambda x, i, u: R.scatter_nd(x, i, u, "add"), (floats(6), integers(4, 1, high=6), floats(4))),
     "slice_scatter": (
         lambda x, s: R.slice_scatter(
             x, s, tirx.const(1, "int64"), tirx.const(5, "int64"), tirx.const(2, "int64"), axis=0
@@ -199,18 +193,12 @@ OPS: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
         (floats(1, 4, 8, 8), floats(6, 2, 3, 3)),
     ),
     "nn.conv3d": (lambda x, w: R.nn.conv3d(x, w), (floats(1, 2, 4, 5, 5), floats(3, 2, 3, 3, 3))),
-    "nn.conv1d_transpose": (
-        lambda x, w: R.nn.conv1d_transpose(x, w, strides=2),
-        (floats(1, 3, 6), floats(3, 4, 3)),
-    ),
+    "nn.conv1d_transpose": (lambda x, w: R.nn.conv1d_transpose(x, w, strides=2), (floats(1, 3, 6), floats(3, 4, 3))),
     "nn.conv2d_transpose": (
         lambda x, w: R.nn.conv2d_transpose(x, w, strides=2, padding=1),
         (floats(1, 3, 5, 5), floats(3, 4, 3, 3)),
     ),
-    "nn.conv3d_transpose": (
-        lambda x, w: R.nn.conv3d_transpose(x, w),
-        (floats(1, 2, 3, 3, 3), floats(2, 3, 2, 2, 2)),
-    ),
+    "nn.conv3d_transpose": (lambda x, w: R.nn.conv3d_transpose(x, w), (floats(1, 2, 3, 3, 3), floats(2, 3, 2, 2, 2))),
     **{
         f"nn.{kind}_pool{d}d": (
             lambda x, name=f"{kind}_pool{d}d", d=d: getattr(R.nn, name)(x, [3] * d, [2] * d, padding=[1] * d),
@@ -239,10 +227,7 @@ OPS: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
         lambda x, g, b, m, v: R.nn.batch_norm(x, g, b, m, v, axis=1),
         (floats(2, 3, 4, 4), positive(3), floats(3), floats(3), positive(3)),
     ),
-    "nn.layer_norm": (
-        lambda x, g, b: R.nn.layer_norm(x, g, b, axes=[-1]),
-        (floats(3, 6), positive(6), floats(6)),
-    ),
+    "nn.layer_norm": (lambda x, g, b: R.nn.layer_norm(x, g, b, axes=[-1]), (floats(3, 6), positive(6), floats(6))),
     "nn.group_norm": (
         lambda x, g, b: R.nn.group_norm(x, g, b, num_groups=2, channel_axis=1, axes=[2, 3]),
         (floats(2, 4, 3, 3), positive(4), floats(4)),
@@ -264,14 +249,8 @@ OPS: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
         (floats(3, 5), integers(3, high=5), positive(5)),
     ),
     # images and vision
-    "image.resize2d": (
-        lambda x: R.image.resize2d(x, (7, 9), method="linear"),
-        (floats(1, 2, 4, 5),),
-    ),
-    "image.resize3d": (
-        lambda x: R.image.resize3d(x, (4, 5, 6), method="nearest_neighbor"),
-        (floats(1, 2, 3, 3, 3),),
-    ),
+    "image.resize2d": (lambda x: R.image.resize2d(x, (7, 9), method="linear"), (floats(1, 2, 4, 5),)),
+    "image.resize3d": (lambda x: R.image.resize3d(x, (4, 5, 6), method="nearest_neighbor"), (floats(1, 2, 3, 3, 3),)),
     "image.affine_grid": (lambda t: R.image.affine_grid(t, (4, 5)), (floats(2, 2, 3),)),
     "image.grid_sample": (R.image.grid_sample, (floats(1, 2, 5, 5), floats(1, 2, 4, 4))),
     "vision.roi_align": (
@@ -284,12 +263,7 @@ OPS: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     ),
     "vision.all_class_non_max_suppression": (
         lambda b, s: R.vision.all_class_non_max_suppression(
-            b,
-            s,
-            const(3, "int64"),
-            const(0.5),
-            const(0.0),
-            output_format="tensorflow",
+            b, s, const(3, "int64"), const(0.5), const(0.0), output_format="tensorflow"
         ),
         (np.sort(positive(1, 6, 4), axis=-1), positive(1, 2, 6)),
     ),

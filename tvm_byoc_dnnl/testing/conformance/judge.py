@@ -141,7 +141,8 @@ def judge(
             detail = detail or ("" if accepted else partition.why_kept(case))
         elif isinstance(want, Exception):
             status, detail = SKIPPED, f"TVM alone: {describe(want)}"
-        results.append(Result(case.subject, case.what, FAILED, wrong) if wrong else _result(case, status, detail))
+        status, detail = (FAILED, wrong) if wrong else (status, detail)
+        results.append(Result(case.subject, case.what, status, detail))
     return results
 
 
@@ -178,10 +179,6 @@ def _each(cases: Sequence[Case], begin: Callable[[Case | None], None]) -> Iterat
         begin(case)
         yield case
     begin(None)
-
-
-def _result(case: Case, status: str, detail: str) -> Result:
-    return Result(case.subject, case.what, status, detail)
 
 
 # ---------------------------------------------------------------- verdicts
