@@ -60,16 +60,14 @@ class TensorInfo:
 
 def check_symbols(inputs: Sequence[TensorInfo], shapes: Sequence[Sequence[int]]) -> None:
     """Raise `InputError` for inputs that have different sizes where the model has one open dim."""
-    sizes: dict[str, tuple[int, str]] = {}
-    for info, shape in zip(inputs, shapes):
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for index, (info, shape) in enumerate(zip(inputs, shapes)):
         for axis, (name, dim) in enumerate(zip(info.shape or (), shape)):
-            if not isinstance(name, str) or not name.isidentifier():
-                continue
-            here = f"axis {axis} of input {info.name!r}"
-            size, where = sizes.setdefault(name, (int(dim), here))
-            if size != dim:
+            if isinstance(name, str) and sizes.setdefault(name, (dim, index, axis))[0] != dim and name.isidentifier():
+                size, of, at = sizes[name]
                 raise InputError(
-                    f"{here} is {dim}, but {where} is {size}; the model has both be {name}: make them equal"
+                    f"axis {axis} of input {info.name!r} is {dim}, but axis {at} of input {inputs[of].name!r} is "
+                    f"{size}; the model has both be {name}: make them equal"
                 )
 
 

@@ -14,7 +14,7 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from ..core._native import limited
 from ..core.arguments import as_copy, as_tensor, as_view
 from ..core.compilation import knowing
 from ..core.errors import ArtifactError
-from ..core.tensor_info import TensorInfo, check_symbols
+from ..core.tensor_info import TensorInfo
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import FALLBACK_FUNCTIONS
 from ..vendors.blobs import Opening
@@ -216,32 +216,6 @@ class InputPlan:
         if len(shape) != self._rank:
             return False
         return [shape[axis] for axis in self._axes] == self._sizes
-
-
-class SymbolPlan:
-    """Compares the sizes of the dims that have one name."""
-
-    def __init__(self, inputs: Sequence[TensorInfo]) -> None:
-        self._inputs = inputs
-        first: dict[str, tuple[int, int]] = {}
-        pairs: dict[int, list[tuple[int, int, int]]] = {}
-        for index, info in enumerate(inputs):
-            for axis, name in enumerate(info.shape or ()):
-                if isinstance(name, str) and name.isidentifier():
-                    of, at = first.setdefault(name, (index, axis))
-                    if (of, at) != (index, axis):
-                        pairs.setdefault(index, []).append((axis, of, at))
-        self._pairs = list(pairs.items())
-
-    def check(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        if not self._pairs:
-            return
-        shapes = [tuple(tensor.shape) for tensor in tensors]
-        for index, others in self._pairs:
-            shape = shapes[index]
-            for axis, of, at in others:
-                if shape[axis] != shapes[of][at]:
-                    check_symbols(self._inputs, shapes)
 
 
 def as_array(result: Any) -> Any:

@@ -24,12 +24,13 @@ from ..core.errors import (
     VendorError,
     one_of,
 )
+from ..core.tensor_info import check_symbols
 from ..pipeline import library_file
 from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
 from .base import BaseRunner, Company, loading, tensor_info
-from .machines import NO_MEMORY, InputPlan, Machines, SymbolPlan, Views, as_array, calls_of, fault_of_sizes, give_back
+from .machines import NO_MEMORY, InputPlan, Machines, Views, as_array, calls_of, fault_of_sizes, give_back
 from .native import Library, NativeRunner
 
 
@@ -105,8 +106,8 @@ class Runner(BaseRunner):
         ]
         #: names of the inputs to which compiled code may append in place
         self.grown = frozenset(info.name for i, info in enumerate(self.inputs) if i in grown)
-        self._symbols = SymbolPlan(self.inputs)
-        if not all(i.is_static for i in self.inputs):
+        self._is_static = all(i.is_static for i in self.inputs)
+        if not self._is_static:
             machines.pooled = False
             machines.start()
         self.outputs = tuple(map(tensor_info, metadata.get("outputs", ())))
@@ -159,8 +160,7 @@ class Runner(BaseRunner):
         except InputValueError as error:
             raise InputValueError(f"{error}: {self._givers_of(tensors)}") from error
         except (RuntimeError, ValueError) as error:
-            is_static = all(i.is_static for i in self.inputs)
-            fault = None if isinstance(error, ByocError) else fault_of_sizes(str(error), is_static)
+            fault = None if isinstance(error, ByocError) else fault_of_sizes(str(error), self._is_static)
             if fault is None and NO_MEMORY.search(str(error)):
                 raise OutOfMemoryError(f"the model's tensors need more memory than there is ({error})") from error
             if fault is None:
@@ -173,7 +173,8 @@ class Runner(BaseRunner):
         if not self._describes_inputs:
             return [as_tensor(v, f"input {i}", "a tensor") for i, v in enumerate(values)]
         tensors = [plan.tensor(value) for plan, value in zip(self._plans, values, strict=True)]
-        self._symbols.check(tensors)
+        if not self._is_static:
+            check_symbols(self.inputs, [tensor.shape for tensor in tensors])
         return tensors
 
     def random_tensors(self, seed: int = 0, shapes: Mapping[str, Sequence[int | str]] | None = None) -> list[Any]:
