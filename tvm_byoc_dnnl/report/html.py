@@ -12,6 +12,7 @@ from __future__ import annotations
 import html
 import json
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -70,7 +71,7 @@ class _Layout:
         self.x = [0.0] * len(self.widths)
         self.columns: list[Column] = []
         self.column: list[int] = []  # of each layer
-        self.used: dict[Column, int] = {}  # edges that are already drawn from a column to the next
+        self.used: Counter[Column] = Counter()  # edges that are already drawn from a column to the next
         self.top = _GAP_Y
 
     def drawing(self) -> Drawing:
@@ -81,10 +82,9 @@ class _Layout:
             (min(self.x[i] - self.widths[i] / 2 for i in row), max(self.x[i] + self.widths[i] / 2 for i in row))
             for row in self.rows
         ]
-        crossing = [sum(len(self.down[i]) for i in row) for row in self.rows]
-        self.columns = columns(extents, crossing, _HEIGHT + _GAP_Y, self.view)
+        self.columns = columns(extents, _HEIGHT + _GAP_Y, self.view)
         self.column = [number for number, c in enumerate(self.columns) for _ in range(c.first, c.end)]
-        self.top = _GAP_Y + max((c.room / 2 for c in self.columns), default=0.0)
+        self.top = _GAP_Y + (_GUTTER_LANES * _GUTTER_LANE / 2 if len(self.columns) > 1 else 0.0)
         at = [self._at(node) for node in range(len(self.widths))]
         routes = [self._route(chain, at) for chain in self.chains]
         height = max((c.end - c.first for c in self.columns), default=0) * (_HEIGHT + _GAP_Y) + self.top
@@ -108,9 +108,8 @@ class _Layout:
 
     def _around(self, column: Column, start: tuple[float, float], x: float) -> list[tuple[float, float]]:
         """The way from the end of a column to the top of the next, beside the edges that already go there."""
-        number = self.used.get(column, 0)
-        self.used[column] = number + 1
-        lane = column.lane(number)
+        lane = _GUTTER_LANE * (self.used[column] % _GUTTER_LANES)
+        self.used[column] += 1
         low, right, high = start[1] + 8 + lane / 2, column.gutter + _GAP_X + lane, self.top - 12 - lane / 2
         return [(start[0], low), (right, low), (right, high), (x, high)]
 
@@ -194,9 +193,8 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 
 _READABLE = 0.75  # a drawing that fits with this scale stays in one column
-_WINDOW = 0.2  # a cut may be moved by this share of a column, to where fewer edges cross
-_MARGIN, _GUTTER_LANE = 30.0, 7.0
-_MAX_GUTTER_LANES = 24  # of one gutter; beyond, edges share lanes
+_MARGIN = 30.0
+_GUTTER_LANE, _GUTTER_LANES = 7.0, 8  # places side by side, which more edges to the next column share
 
 
 @dataclass(frozen=True)
@@ -210,34 +208,19 @@ class Column:
     shift: float
     #: where the first of the edges to the next column goes up
     gutter: float
-    #: places side by side for these edges
-    lanes: int
-
-    def lane(self, number: int) -> float:
-        """The distance of an edge to the next column from the first such edge."""
-        return _GUTTER_LANE * (number % max(1, self.lanes))
-
-    @property
-    def room(self) -> float:
-        return _GUTTER_LANE * self.lanes
 
 
 def columns(
-    extents: Sequence[tuple[float, float]],
-    crossing: Sequence[int],
-    layer_height: float,
-    view: tuple[float, float] | None,
+    extents: Sequence[tuple[float, float]], layer_height: float, view: tuple[float, float] | None
 ) -> list[Column]:
-    """Cut layers with these ends into columns of one height; ``crossing`` are the edges that leave or pass each."""
-    if view is None or not extents:
-        return _placed(extents, crossing, [0])
-    best: list[Column] = []
+    """Cut layers with these left and right ends into columns of one height, readable in the place of ``view``."""
+    best = _placed(extents, max(1, len(extents)))
     best_scale = 0.0
-    for count in range(1, max(2, math.isqrt(len(extents)) + 1)):
-        found = _placed(extents, crossing, _starts(crossing, count, len(extents)))
-        width = found[-1].gutter
-        height = max(c.end - c.first for c in found) * layer_height
-        scale = min(view[0] / width, view[1] / height)
+    if view is None:
+        return best
+    for count in range(1, math.isqrt(len(extents)) + 1):
+        found = _placed(extents, -(-len(extents) // count))
+        scale = min(view[0] / found[-1].gutter, view[1] / (found[0].end * layer_height))
         if scale > 1.1 * best_scale:  # one more column must be worth it
             best, best_scale = found, scale
         if scale >= _READABLE:
@@ -245,28 +228,15 @@ def columns(
     return best
 
 
-def _starts(crossing: Sequence[int], count: int, layers: int) -> list[int]:
-    """The first layers of columns of about the same height, where few edges cross."""
-    size = layers / count
-    window = int(size * _WINDOW)
-    starts = [0]
-    for number in range(1, count):
-        wanted = round(number * size)
-        near = range(max(starts[-1] + 1, wanted - window), min(layers, wanted + window + 1))
-        starts.append(min(near, key=lambda cut: (crossing[cut - 1], abs(cut - wanted)), default=wanted))
-    return starts
-
-
-def _placed(extents: Sequence[tuple[float, float]], crossing: Sequence[int], starts: Sequence[int]) -> list[Column]:
+def _placed(extents: Sequence[tuple[float, float]], layers: int) -> list[Column]:
     found: list[Column] = []
     x = 0.0
-    for first, end in zip(starts, [*starts[1:], len(extents)], strict=True):
-        left = min((a for a, _ in extents[first:end]), default=0.0)
-        right = max((b for _, b in extents[first:end]), default=0.0)
-        lanes = min(crossing[end - 1], _MAX_GUTTER_LANES) if end < len(extents) else 0
+    for first in range(0, len(extents), layers):
+        end = min(first + layers, len(extents))
+        left, right = min(a for a, _ in extents[first:end]), max(b for _, b in extents[first:end])
         gutter = x + right - left + _MARGIN
-        found.append(Column(first, end, x - left, gutter, lanes))
-        x = gutter + found[-1].room + _MARGIN
+        found.append(Column(first, end, x - left, gutter))
+        x = gutter + _GUTTER_LANES * _GUTTER_LANE + _MARGIN
     return found
 
 
