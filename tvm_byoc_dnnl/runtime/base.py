@@ -65,15 +65,23 @@ class BaseRunner:
             raise InputError("this Runner is closed; load the model again, or make another Runner of its module before")
         return model
 
-    def _close(self) -> None:
-        """Later calls are errors; those that run, and that were submitted before, end normally."""
+    def close(self) -> None:
+        """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
+
+        So is what the process keeps for later calls of any model: TVM's pool of tensors, and the code that engines
+        have made for layers.
+
+        Calls that run in other threads, and those that were submitted before, still end normally. Other references to
+        ``module``, or to a function of it, keep the module loaded.
+        """
         with self._pool_lock:
             pool, self._pool, self._model = self._pool, None, None
         if pool is not None:
             pool.shutdown(wait=False)
+        self._give_back()
 
-    def close(self) -> None:
-        self._close()
+    def _give_back(self) -> None:
+        raise NotImplementedError
 
     def __enter__(self: _Self) -> _Self:
         self._open()

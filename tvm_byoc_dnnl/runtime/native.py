@@ -179,12 +179,7 @@ class NativeRunner(BaseRunner):
         self._check(self._library.company(self._open().pointer, late, narrowed), ())
         return Company(late.value, narrowed.value)
 
-    def close(self) -> None:
-        """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
-
-        Calls that run in other threads, and those that were submitted before, still end normally.
-        """
-        self._close()
+    def _give_back(self) -> None:
         if "with_tvm" in vars(self):
             self.with_tvm.close()
         self._library.trim()

@@ -123,16 +123,7 @@ class Runner(BaseRunner):
         counters = [json.loads(region["plans"]()) for region in _native.regions([self.module]).values()]
         return Company(*(sum(each[name] for each in counters) for name in Company._fields))
 
-    def close(self) -> None:
-        """Give back the model's plans, its packed weights and the mapped file; every later call is an `InputError`.
-
-        So is what the process keeps for later calls of any model: TVM's pool of tensors, and the code that engines
-        have made for layers.
-
-        Calls that run in other threads, and those that were submitted before, still end normally. Other references to
-        `module`, or to a function of it, keep the module loaded.
-        """
-        self._close()
+    def _give_back(self) -> None:
         give_back()
 
     def _call(self, model: Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:

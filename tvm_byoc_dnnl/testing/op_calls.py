@@ -12,9 +12,9 @@ from tvm.script import tirx as T
 _RNG = np.random.default_rng(0)
 
 
-def floats(*shape: int, low: float = -1.0, high: float = 1.0, dtype: str = "float32") -> np.ndarray:
+def floats(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
     """Uniform noise."""
-    return _RNG.uniform(low, high, shape).astype(dtype)
+    return _RNG.uniform(low, high, shape).astype("float32")
 
 
 def positive(*shape: int) -> np.ndarray:

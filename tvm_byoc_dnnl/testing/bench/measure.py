@@ -22,6 +22,7 @@ from ...core.own_process import Worker, WorkerError
 from ...runtime.comparison import gap
 from .engines import ENGINES, PROBE, REFERENCE, Engine
 
+_PATIENCE_S = 900.0
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -40,10 +41,10 @@ def _environment(engine: Engine, threads: int) -> dict[str, str]:
 class EngineProcess(Worker):
     """One engine in a process of its own: thread pools that spin would slow each other down in one."""
 
-    def __init__(self, engine: Engine, threads: int, timeout: float = 900.0) -> None:
+    def __init__(self, engine: Engine, threads: int) -> None:
         self.engine = engine
         self._threads = threads
-        super().__init__(f"{__package__}.worker", timeout, _environment(engine, threads))
+        super().__init__(f"{__package__}.worker", _PATIENCE_S, _environment(engine, threads))
 
     def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
         """Version, seconds until the first result, that result, seconds by stage."""
