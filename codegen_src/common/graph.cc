@@ -104,19 +104,25 @@ class Reader : private GraphReader {
         attrs->alg = ReadAlg(value, kind.algs, place);
         continue;
       }
-      const AttrField& field = FieldOf(name);
-      if (field.dims != nullptr) {
-        attrs->*field.dims = AsIntegers(value, place);
-      } else if (field.integer != nullptr) {
-        attrs->*field.integer = AsInteger(value, place);
-      } else if (field.numbers != nullptr) {
-        attrs->*field.numbers = AsNumbers(value, place);
-      } else if (field.words != nullptr) {
-        attrs->*field.words = AsStrings(value, place);
-      } else {
-        attrs->*field.number = AsNumber(value, place);
-      }
+      std::visit([&](auto field) { Take(value, place, &(attrs->*field)); }, FieldOf(name));
     }
+  }
+
+  static void Take(const json::Value& value, const std::string& where, Dims* to) {
+    *to = AsIntegers(value, where);
+  }
+  static void Take(const json::Value& value, const std::string& where, int64_t* to) {
+    *to = AsInteger(value, where);
+  }
+  static void Take(const json::Value& value, const std::string& where, double* to) {
+    *to = AsNumber(value, where);
+  }
+  static void Take(const json::Value& value, const std::string& where, std::vector<double>* to) {
+    *to = AsNumbers(value, where);
+  }
+  static void Take(const json::Value& value, const std::string& where,
+                   std::vector<std::string>* to) {
+    *to = AsStrings(value, where);
   }
 
   static std::string ReadAlg(const json::Value& value, const char* allowed,
@@ -179,11 +185,8 @@ class Reader : private GraphReader {
         node.post_ops.push_back(ReadPostOp(op, Cat(place, ": post-op ", node.post_ops.size())));
       }
     }
-    if (const json::Value* source = json::Find(object, "source")) {
-      for (const json::Value& op : AsArray(*source, place)) {
-        node.source.push_back(AsString(op, place));
-      }
-    }
+    if (const json::Value* source = json::Find(object, "source"))
+      node.source = AsStrings(*source, place);
     if (const json::Value* calls = json::Find(object, "calls")) {
       for (const json::Value& call : AsArray(*calls, place)) {
         node.calls.push_back(Position(call, place));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "common/graph.h"
@@ -26,14 +27,9 @@ std::optional<DType> FindDType(std::string_view name);
 /// Whether this is DLPack's type of such a code and width.
 bool IsStoredAs(DType dtype, int dlpack_code, int bits);
 
-/// The member that holds an attribute of this name: one of them.
-struct AttrField {
-  Dims Attrs::* dims = nullptr;
-  int64_t Attrs::* integer = nullptr;
-  double Attrs::* number = nullptr;
-  std::vector<double> Attrs::* numbers = nullptr;
-  std::vector<std::string> Attrs::* words = nullptr;
-};
+/// The member that holds an attribute.
+using AttrField = std::variant<Dims Attrs::*, int64_t Attrs::*, double Attrs::*,
+                               std::vector<double> Attrs::*, std::vector<std::string> Attrs::*>;
 
 /// The attribute must be one that the table of kinds names (other than `alg`).
 const AttrField& FieldOf(const std::string& attr);

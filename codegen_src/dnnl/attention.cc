@@ -35,22 +35,11 @@ byoc_attention_strides StridesOf(const MemoryDesc& md) {
   return {of(0), of(1), of(2)};
 }
 
-/// The layout of an input if its rows are dense there, else row-major.
-MemoryDesc DenseRows(const NodeView& n, int value) {
-  const MemoryDesc& md = n.lowering.Layout(value);
-  const bool is_dense =
-      IsStrided(md) && (md.get_strides().back() == 1 || md.get_dims().back() == 1);
-  return is_dense ? md : Dense(n.lowering.shape(value), DType::kFloat32);
-}
-
 /// The heads of a row side by side, which is the order of the tensor that joins them.
 MemoryDesc ResultLayout(const NodeView& n) {
   const Dims& shape = n.OutShape();
-  if (std::optional<MemoryDesc> wanted = n.lowering.OutputLayout(n.output)) {
-    if (wanted->get_strides().back() == 1 || shape.back() == 1) return *wanted;
-  }
-  if (shape.size() == 3) return Dense(shape, DType::kFloat32);
-  return Ordered(shape, DType::kFloat32, {0, 2, 1, 3});
+  return n.OutRows(shape.size() == 3 ? Dense(shape, DType::kFloat32)
+                                     : Ordered(shape, DType::kFloat32, {0, 2, 1, 3}));
 }
 
 byoc_attention_params SizesOf(const NodeView& n) {
@@ -87,7 +76,7 @@ Candidate DescribeKernel(const NodeView& n, const byoc_attention_params& p) {
   const bool few = byoc_attention_rows(&p) <= BYOC_ATTENTION_FEW;
   Candidate candidate = Described(p, few ? "attention_few" : "attention");
   for (int i = 0; i < n.OwnInputs(); ++i) {
-    const MemoryDesc md = DenseRows(n, n.In(i));
+    const MemoryDesc md = n.DenseRows(n.In(i));
     if (!SameLayout(md, n.lowering.Layout(n.In(i))))
       candidate.work.reordered += static_cast<double>(md.get_size());
   }
@@ -106,9 +95,9 @@ Candidate DescribeSteps(const byoc_attention_params& p) {
 void EmitKernel(const NodeView& n, byoc_attention_params p) {
   Lowering& l = n.lowering;
   const std::optional<int> length = IsCached(n) ? std::nullopt : l.GrowingLength();
-  std::vector<OpArg> args = {{DNNL_ARG_SRC_0, n.In(0), DenseRows(n, n.In(0))},
-                             {DNNL_ARG_SRC_1, n.In(1), DenseRows(n, n.In(1))},
-                             {DNNL_ARG_SRC_2, n.In(2), DenseRows(n, n.In(2))}};
+  std::vector<OpArg> args = {{DNNL_ARG_SRC_0, n.In(0), n.DenseRows(n.In(0))},
+                             {DNNL_ARG_SRC_1, n.In(1), n.DenseRows(n.In(1))},
+                             {DNNL_ARG_SRC_2, n.In(2), n.DenseRows(n.In(2))}};
   p.query = StridesOf(args[0].md);
   p.key = StridesOf(args[1].md);
   p.value = StridesOf(args[2].md);
@@ -119,7 +108,7 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
       shape.back() = p.keys;
       bias = Expanded(&l, bias, shape);
     }
-    args.push_back({DNNL_ARG_BIAS, bias, DenseRows(n, bias)});
+    args.push_back({DNNL_ARG_BIAS, bias, n.DenseRows(bias)});
     p.bias = StridesOf(args.back().md);
   }
   if (length) {
@@ -197,21 +186,22 @@ void EmitSteps(const NodeView& n) {
 
 }  // namespace
 
+static bool HasKernel(const NodeView& n, const byoc_attention_params& p) {
+  return n.lowering.isa().Vectors().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0;
+}
+
 static void LowerAttention(const NodeView& n) {
   const byoc_attention_params p = SizesOf(n);
   const Lowering& l = n.lowering;
-  const bool is_kernel =
-      n.lowering.isa().Vectors().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0 &&
-      (l.GrowingLength() || l.Cost(DescribeKernel(n, p)) < l.Cost(DescribeSteps(p)));
+  const bool is_kernel = HasKernel(n, p) && (l.GrowingLength() || l.Cost(DescribeKernel(n, p)) <
+                                                                      l.Cost(DescribeSteps(p)));
   is_kernel ? EmitKernel(n, p) : EmitSteps(n);
 }
 
 /// There is no other way to compute it than by the kernel.
 static void LowerCachedAttention(const NodeView& n) {
   const byoc_attention_params p = SizesOf(n);
-  const bool is_kernel =
-      n.lowering.isa().Vectors().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0;
-  if (!is_kernel) n.lowering.FailUnsupported();
+  if (!HasKernel(n, p)) n.lowering.FailUnsupported();
   EmitKernel(n, p);
 }
 
@@ -219,7 +209,7 @@ static void LowerCachedAttention(const NodeView& n) {
 static void LowerRotary(const NodeView& n) {
   const Dims& shape = n.OutShape();
   const Dims& angles = n.Shape(1);
-  const MemoryDesc src = DenseRows(n, n.In(0)), dst = ResultLayout(n);
+  const MemoryDesc src = n.DenseRows(n.In(0)), dst = ResultLayout(n);
   byoc_rotary_params p{};
   p.batch = shape[0];
   p.heads = shape[1];

@@ -27,12 +27,9 @@ std::vector<OpDesc> Describe(const NodeView& n, const std::vector<PostOpDesc>& p
   op.epsilon = static_cast<float>(n.a.epsilon);
   op.flags = dnnl_use_global_stats | dnnl_use_scale | dnnl_use_shift;
   op.post_ops = post_ops;
-  op.args = {n.AsIs(DNNL_ARG_SRC, 0),         n.AsDense(DNNL_ARG_SCALE, 1),
-             n.AsDense(DNNL_ARG_SHIFT, 2),    n.AsDense(DNNL_ARG_MEAN, 3),
-             n.AsDense(DNNL_ARG_VARIANCE, 4), n.OutAny()};
-  OpDesc dense = op;
-  dense.args[0] = n.AsDense(DNNL_ARG_SRC, 0);
-  return {op, dense};
+  return n.OnEach(op, {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0)},
+                  {n.AsDense(DNNL_ARG_SCALE, 1), n.AsDense(DNNL_ARG_SHIFT, 2),
+                   n.AsDense(DNNL_ARG_MEAN, 3), n.AsDense(DNNL_ARG_VARIANCE, 4)});
 }
 
 /// Whether all is float32 and a source has its channels innermost: if others have to be reordered,
@@ -114,7 +111,7 @@ static bool FuseBatchNormalization(const NodeView& n, const std::vector<PostOpDe
 static void LowerBatchNormalization(const NodeView& n) {
   if (FuseBatchNormalization(n, {})) return;
   if (n.OwnInputs() > 1 + kStatistics) return LowerJoined(n);
-  if (!n.lowering.Emit(Describe(n, {}), /*accept_reference=*/true)) n.lowering.FailUnsupported();
+  EmitOrFail(&n.lowering, Describe(n, {}));
 }
 
 const KindRow kBatchNormalizationRow = {nullptr, LowerBatchNormalization, FuseBatchNormalization};

@@ -100,9 +100,7 @@ void LowerBinary(Lowering* lowering, algorithm alg, int first, int second, int r
   if (!l.Emit({op}, /*accept_reference=*/false)) {
     int whole = l.Reshaped(Expanded(lowering, second, out), flat);
     op = Describe(l, alg, flat_first, whole, flat_result, Dense(flat, l.dtype(first)));
-    if (!l.Emit({op}, /*accept_reference=*/true)) {
-      lowering->FailUnsupported();
-    }
+    EmitOrFail(lowering, {op});
   }
   Place place = l.PlaceIn(flat_result, Dense(flat, l.dtype(result)));
   place.md = Dense(out, l.dtype(result));

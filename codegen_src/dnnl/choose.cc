@@ -49,6 +49,12 @@ double ProductsOf(const OpDesc& op, const PrimitiveDesc& pd) {
   }
 }
 
+/// Whether a value, or a part of it, lies in a buffer.
+bool AnyIn(int buffer, const std::vector<Place>& places) {
+  return std::any_of(places.begin(), places.end(),
+                     [&](const Place& place) { return place.buffer == buffer; });
+}
+
 }  // namespace
 
 /// Adds the bytes of its operands and its result to the work of a candidate.
@@ -228,13 +234,9 @@ bool Lowering::MayOverwrite(int value, const Place& place, int result) const {
       place.md.get_size() != static_cast<size_t>(program_.buffers[place.buffer].bytes)) {
     return false;  // a part of something
   }
-  for (const Value& other : values_) {
-    if (other.last_use <= current_node_) continue;
-    for (const Place& p : other.places) {
-      if (p.buffer == place.buffer) return false;
-    }
-  }
-  return true;
+  return std::none_of(values_.begin(), values_.end(), [&](const Value& other) {
+    return other.last_use > current_node_ && AnyIn(place.buffer, other.places);
+  });
 }
 
 /// Turns the first `add` of a dying full-size operand into a sum over its memory.
@@ -254,11 +256,8 @@ std::optional<Place> Lowering::SumInPlace(Candidate* choice) const {
     if (!SameLayout(place.md, expected) || !MayOverwrite(add->value, place, dst.value)) {
       continue;
     }
-    auto reads = [&](int value) {  // the operation itself reads that memory in another role
-      const auto& places = values_[value].places;
-      return std::any_of(places.begin(), places.end(),
-                         [&](const Place& p) { return p.buffer == place.buffer; });
-    };
+    // Whether the operation itself reads that memory in another role.
+    const auto reads = [&](int value) { return AnyIn(place.buffer, values_[value].places); };
     bool shared = std::any_of(op.args.begin(), op.args.end(),
                               [&](const OpArg& a) { return a.IsInput() && reads(a.value); });
     for (auto p = op.post_ops.begin(); p != op.post_ops.end(); ++p) {
@@ -278,10 +277,8 @@ std::optional<Place> Lowering::SumInPlace(Candidate* choice) const {
 }
 
 bool Lowering::Overwrites(const OpDesc& op, int value) const {
-  const auto& places = values_[value].places;
   const auto holds_value = [&](const Place& sum) {
-    return std::any_of(places.begin(), places.end(),
-                       [&](const Place& place) { return place.buffer == sum.buffer; });
+    return AnyIn(sum.buffer, values_[value].places);
   };
   return std::any_of(op.post_ops.begin(), op.post_ops.end(), [&](const PostOpDesc& post_op) {
     if (post_op.kind != PostOpDesc::Kind::kSum) return false;
@@ -341,9 +338,7 @@ std::optional<View> Lowering::SliceOfConcat(int value) const {
 /// Whether this node or a later one reads what lies in a buffer.
 bool Lowering::IsReadFrom(int buffer) const {
   return std::any_of(values_.begin(), values_.end(), [&](const Value& value) {
-    return value.last_use >= current_node_ &&
-           std::any_of(value.places.begin(), value.places.end(),
-                       [&](const Place& place) { return place.buffer == buffer; });
+    return value.last_use >= current_node_ && AnyIn(buffer, value.places);
   });
 }
 

@@ -124,9 +124,7 @@ static void LowerConcat(const NodeView& n) {
     op.args.push_back(n.OutAny());
     return op;
   };
-  if (!l.Emit({describe(false), describe(true)}, /*accept_reference=*/true)) {
-    n.lowering.FailUnsupported();
-  }
+  EmitOrFail(&l, {describe(false), describe(true)});
 }
 
 static void LowerAppend(const NodeView& n) {

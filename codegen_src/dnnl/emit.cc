@@ -5,9 +5,7 @@
 #include <set>
 
 #include "common/support/error.h"
-#include "dnnl/emit_call.h"
 #include "dnnl/emit_layout.h"
-#include "dnnl/emit_tvm.h"
 #include "dnnl/kernel_call.h"
 
 namespace tvm_byoc_dnnl {
@@ -206,6 +204,13 @@ class Emitter {
 
 std::string EmitSource(const Graph& graph, const Program& program, SourceForm form) {
   return Emitter(graph, program, form).Run();
+}
+
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~' || c == '/' || c == '\\' || c == '"') c = '_';
+  }
+  return text;
 }
 
 }  // namespace tvm_byoc_dnnl

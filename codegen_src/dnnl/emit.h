@@ -18,6 +18,13 @@ enum class SourceForm {
 /// Error(kUnsupported) for a program that cannot be written as source.
 std::string EmitSource(const Graph& graph, const Program& program, SourceForm form);
 
+/// Its end where it is a function of TVM: the signature of `graph` and the functions that TVM
+/// calls.
+std::string EmitEntryPoints(const Graph& graph);
+
+/// A name, safe inside a comment and inside a string literal.
+std::string Printable(std::string text);
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_DNNL_EMIT_H_

@@ -38,6 +38,10 @@ std::string DimsArray(const std::string& name, const Dims& dims);
 /// "DNNL_ARG_SRC"
 std::string ArgName(int arg);
 
+/// Appends the calls that AskOneDnn makes for `op`, as source that sets `step->pd`; false
+/// if a layout is not there yet. Throws Error(kUnsupported) for a kind without a row in the table.
+bool EmitPrimitiveDesc(const OpDesc& op, EmittedLayouts* layouts, std::string* out);
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_DNNL_EMIT_LAYOUT_H_

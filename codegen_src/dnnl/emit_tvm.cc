@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of emitted source that is a function of TVM: its signature and its entry points.
-#include "dnnl/emit_tvm.h"
-
 #include <utility>
 #include <vector>
 
 #include "common/support/error.h"
-#include "dnnl/emit_call.h"
+#include "dnnl/emit.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -3,7 +3,6 @@
 // layouts that are decided for oneDNN's primitive, with the same bias and post-ops.
 #include <algorithm>
 
-#include "dnnl/algorithms.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "dnnl/lowering.h"

@@ -3,10 +3,10 @@
 #ifndef TVM_BYOC_DNNL_DNNL_KINDS_H_
 #define TVM_BYOC_DNNL_DNNL_KINDS_H_
 
+#include <optional>
 #include <vector>
 
 #include "common/graph.h"
-#include "dnnl/algorithms.h"
 #include "dnnl/layout.h"
 #include "dnnl/lowering.h"
 #include "dnnl/op_desc.h"
@@ -38,6 +38,31 @@ class NodeView {
   std::vector<OpArg> Layouts(int arg, int i) const {
     return {AsIs(arg, i), As(ChannelsLast(Shape(i), DTypeOf(i)), arg, i), AsDense(arg, i)};
   }
+  /// The operation on each of these sources, and then on the other arguments, in turn.
+  std::vector<OpDesc> OnEach(OpDesc op, const std::vector<OpArg>& sources,
+                             const std::vector<OpArg>& others = {}) const {
+    std::vector<OpDesc> result;
+    for (const OpArg& source : sources) {
+      op.args = {source};
+      op.args.insert(op.args.end(), others.begin(), others.end());
+      op.args.push_back(OutAny());
+      result.push_back(op);
+    }
+    return result;
+  }
+  /// The layout of a value if its rows are dense there, else row-major.
+  MemoryDesc DenseRows(int value) const {
+    const MemoryDesc& md = lowering.Layout(value);
+    const bool is_dense =
+        IsStrided(md) && (md.get_strides().back() == 1 || md.get_dims().back() == 1);
+    return is_dense ? md : Dense(lowering.shape(value), DType::kFloat32);
+  }
+  /// The layout that the caller wants of the result if its rows are dense there, else this one.
+  MemoryDesc OutRows(const MemoryDesc& usual) const {
+    const std::optional<MemoryDesc> wanted = lowering.OutputLayout(output);
+    const bool serves = wanted && (wanted->get_strides().back() == 1 || OutShape().back() == 1);
+    return serves ? *wanted : usual;
+  }
   OpArg OutAny() const { return {DNNL_ARG_DST, output, AnyLayout(OutShape(), OutDType())}; }
   DType DTypeOf(int i) const { return lowering.dtype(In(i)); }
 
@@ -60,10 +85,19 @@ struct KindRow {
 
 const KindRow& RowOf(Kind kind);
 
-// Each at the end of the file that is named after its kind.
+/// oneDNN's algorithm for the `alg` of a node of this kind.
+dnnl::algorithm ToDnnl(Kind kind, const std::string& alg);
+
+// Each behind what it names.
 #define KIND(Name, ...) extern const KindRow k##Name##Row;
 #include "common/kind_rows.h"
 #undef KIND
+
+/// Emits the cheapest of the candidates, a reference implementation if there is nothing better.
+/// Throws Error(kUnsupported) if there is none.
+inline void EmitOrFail(Lowering* lowering, const std::vector<OpDesc>& descriptions) {
+  if (!lowering->Emit(descriptions, /*accept_reference=*/true)) lowering->FailUnsupported();
+}
 
 /// A node without attributes and post-ops, for Lowering::LowerInSteps.
 Node NewNode(Kind kind, std::vector<int> inputs, int output);

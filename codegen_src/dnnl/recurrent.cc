@@ -100,23 +100,6 @@ int Packed(const NodeView& n, const byoc_recurrent_shape& shape) {
   return packed;
 }
 
-/// The source if its rows are dense as it lies, else row-major.
-MemoryDesc SourceLayout(const NodeView& n) {
-  const MemoryDesc& md = n.lowering.Layout(n.In(kSource));
-  const bool is_dense =
-      IsStrided(md) && (md.get_strides().back() == 1 || md.get_dims().back() == 1);
-  return is_dense ? md : Dense(n.Shape(kSource), DType::kFloat32);
-}
-
-/// The directions of a sequence side by side, as frameworks join them, or as the caller wants them.
-MemoryDesc ResultLayout(const NodeView& n) {
-  const Dims& shape = n.OutShape();
-  if (std::optional<MemoryDesc> wanted = n.lowering.OutputLayout(n.output)) {
-    if (wanted->get_strides().back() == 1 || shape.back() == 1) return *wanted;
-  }
-  return Ordered(shape, DType::kFloat32, {0, 2, 1, 3});
-}
-
 /// Each step reads all weights, and widens those of bfloat16 for each sequence.
 double SecondsOf(const byoc_recurrent_params& p, const Machine& machine) {
   const double numbers = static_cast<double>(p.shape.directions * byoc_gates(p.shape.cell) *
@@ -135,7 +118,9 @@ static void LowerRecurrent(const NodeView& n) {
   const std::optional<byoc_isa> isa = n.lowering.isa().Vectors();
   if (!isa) n.lowering.FailUnsupported("the kernel of recurrent layers needs AVX2");
   byoc_recurrent_params p = ParamsOf(n, *isa);
-  const MemoryDesc source = SourceLayout(n), result = ResultLayout(n);
+  const MemoryDesc source = n.DenseRows(n.In(kSource));
+  // The directions of a sequence side by side, as frameworks join them.
+  const MemoryDesc result = n.OutRows(Ordered(n.OutShape(), DType::kFloat32, {0, 2, 1, 3}));
   p.src_step = source.get_strides()[0];
   p.src_row = source.get_strides()[1];
   p.dst_row = result.get_strides()[0];

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
@@ -55,12 +54,7 @@ OpDesc Reduction(const NodeView& n) {
 int InOrderOfMemory(Lowering* lowering, int source) {
   Lowering& l = *lowering;
   Place place = l.Primary(source);
-  const Dims strides = place.md.get_strides();
-  Dims axes(strides.size());
-  std::iota(axes.begin(), axes.end(), 0);
-  std::stable_sort(axes.begin(), axes.end(),
-                   [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
-  place.md = PermuteView(place.md, axes);
+  place.md = PermuteView(place.md, AxisOrder(place.md));
   const int result = l.NewValue(place.md.get_dims(), l.dtype(source), l.IsConstant(source));
   l.SetPlace(result, place);
   return result;
@@ -81,13 +75,9 @@ static bool ReduceAll(const NodeView& n) {
 }
 
 static std::vector<OpDesc> DescribeReduction(const NodeView& n) {
-  OpDesc op = Reduction(n);
-  std::vector<OpDesc> candidates;
-  if (IsGlobalPooling(n)) candidates.push_back(GlobalPooling(n));
-  for (const OpArg& src : {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0)}) {
-    op.args = {src, n.OutAny()};
-    candidates.push_back(op);
-  }
+  std::vector<OpDesc> candidates =
+      n.OnEach(Reduction(n), {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0)});
+  if (IsGlobalPooling(n)) candidates.insert(candidates.begin(), GlobalPooling(n));
   return candidates;
 }
 
@@ -117,9 +107,7 @@ static void LowerReduction(const NodeView& n) {
   OpDesc op = Reduction(n);
   op.args = {{DNNL_ARG_SRC, source, l.Layout(source)},
              {DNNL_ARG_DST, result, Dense(flat, n.OutDType())}};
-  if (!l.Emit({op}, /*accept_reference=*/true)) {
-    l.FailUnsupported();
-  }
+  EmitOrFail(&l, {op});
   place = l.Primary(result);  // the kept axes are in order, the others are 1
   place.md = Dense(out, n.OutDType());
   l.SetPlace(n.output, place);

@@ -11,6 +11,7 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 constexpr Kernel kFlush = {"flush", "copy", byoc_flush};
+constexpr Kernel kConvert = {"convert", "copy", byoc_convert};
 
 MemoryDesc Scratchpad(int64_t bytes) {
   return bytes == 0 ? MemoryDesc() : Dense({bytes}, DType::kUInt8);
@@ -259,6 +260,37 @@ void Lowering::Fill(int value, const std::string& element) {
       kFill, {static_cast<int64_t>(place.md.get_size()), static_cast<int64_t>(element.size()), 0});
   std::memcpy(&step.params.back(), element.data(), element.size());
   step.args = {{DNNL_ARG_DST, place}};
+  AddStep(std::move(step), MemoryDesc());
+}
+
+// bfloat16 and float16 on CPUs where oneDNN does not have them: values are float32 there.
+
+/// An argument of the call, as it is given: the value of its tensor is made of it.
+int Lowering::Given(int tensor) {
+  const DType dtype = graph_.tensors[tensor].dtype;
+  if (values_[tensor].dtype == dtype) return tensor;
+  widened_.emplace_back(NewValue(values_[tensor].shape, dtype, values_[tensor].constant), tensor);
+  return widened_.back().first;
+}
+
+void Lowering::Widen() {
+  for (auto [given, tensor] : widened_) {
+    if (ElementCount(values_[tensor].shape) == 0) continue;
+    const bool brain = values_[given].dtype == DType::kBFloat16;
+    const Dims& shape = values_[tensor].shape;
+    EmitKernel(kConvert, {ElementCount(shape), brain ? BYOC_FROM_BFLOAT16 : BYOC_FROM_FLOAT16},
+               {{DNNL_ARG_FROM, given, Layout(given)},
+                {DNNL_ARG_TO, tensor, Dense(shape, DType::kFloat32)}});
+  }
+}
+
+void Lowering::Narrow(int value, const Place& output, DType dtype) {
+  const Dims& shape = values_[value].shape;
+  const bool brain = dtype == DType::kBFloat16;
+  Step step =
+      KernelStep(kConvert, {ElementCount(shape), brain ? BYOC_TO_BFLOAT16 : BYOC_TO_FLOAT16});
+  step.args = {{DNNL_ARG_FROM, PlaceIn(value, Dense(shape, DType::kFloat32))},
+               {DNNL_ARG_TO, output}};
   AddStep(std::move(step), MemoryDesc());
 }
 

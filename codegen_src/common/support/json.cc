@@ -12,21 +12,10 @@ namespace tvm_byoc_dnnl::json {
 namespace {
 
 void AppendUtf8(uint32_t code, std::string* out) {
-  if (code < 0x80) {
-    out->push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | (code >> 6)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  } else if (code < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | (code >> 12)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  } else {
-    out->push_back(static_cast<char>(0xF0 | (code >> 18)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 12) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  }
+  const int extra = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  constexpr uint32_t kLeads[] = {0, 0xC0, 0xE0, 0xF0};
+  out->push_back(static_cast<char>(kLeads[extra] | code >> 6 * extra));
+  for (int i = extra; i-- > 0;) out->push_back(static_cast<char>(0x80 | (code >> 6 * i & 0x3F)));
 }
 
 class Parser {
@@ -149,34 +138,14 @@ class Parser {
 
   void ParseEscape(std::string* out) {
     ++pos_;
-    char c = Peek();
+    const char c = Peek();
     ++pos_;
-    switch (c) {
-      case '"':
-      case '\\':
-      case '/':
-        out->push_back(c);
-        return;
-      case 'b':
-        out->push_back('\b');
-        return;
-      case 'f':
-        out->push_back('\f');
-        return;
-      case 'n':
-        out->push_back('\n');
-        return;
-      case 'r':
-        out->push_back('\r');
-        return;
-      case 't':
-        out->push_back('\t');
-        return;
-      case 'u':
-        break;
-      default:
-        Fault("unknown escape");
+    constexpr std::string_view kNames = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
+    if (const size_t known = kNames.find(c); known != std::string_view::npos) {
+      out->push_back(kMeant[known]);
+      return;
     }
+    if (c != 'u') Fault("unknown escape");
     uint32_t code = ParseHex4();
     if (code >= 0xDC00 && code < 0xE000) Fault("lone surrogate");
     if (code >= 0xD800 && code < 0xDC00) {

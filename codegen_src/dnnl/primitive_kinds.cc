@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kinds that are a primitive each, which is described for several layouts of the source.
+#include "dnnl/kinds.h"
+
+namespace tvm_byoc_dnnl {
+
+static std::vector<OpDesc> DescribeEltwise(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::eltwise;
+  op.alg = ToDnnl(Kind::kEltwise, n.a.alg);
+  op.alpha = static_cast<float>(n.a.alpha);
+  op.beta = static_cast<float>(n.a.beta);
+  return n.OnEach(op, {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0)});
+}
+
+const KindRow kEltwiseRow = {DescribeEltwise, nullptr};
+
+static std::vector<OpDesc> DescribePRelu(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::prelu;
+  return n.OnEach(op, {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0)},
+                  {n.AsAny(DNNL_ARG_WEIGHTS, 1)});
+}
+
+static void LowerPRelu(const NodeView& n) {
+  // oneDNN has an implementation for weights per channel. One slope for all, or any other
+  // broadcast, is expanded to that.
+  Lowering& l = n.lowering;
+  const Dims& shape = n.Shape(0);
+  Dims weights = shape;
+  if (shape.size() >= 2 && ElementCount(n.Shape(1)) == 1) {
+    weights.assign(shape.size(), 1);
+    weights[1] = shape[1];
+  }
+  int expanded = Expanded(&l, n.In(1), weights);
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::prelu;
+  op.args = {n.AsDense(DNNL_ARG_SRC, 0),
+             {DNNL_ARG_WEIGHTS, expanded, AnyLayout(weights, l.dtype(expanded))},
+             n.OutAny()};
+  EmitOrFail(&l, {op});
+}
+
+const KindRow kPReluRow = {DescribePRelu, LowerPRelu};
+
+static std::vector<OpDesc> DescribeMatmul(const NodeView& n) {
+  const MemoryDesc& src = n.lowering.Layout(n.In(0));
+  const MemoryDesc& weights = n.lowering.Layout(n.In(1));
+  // Constant weights are packed once, so the primitive chooses; others are read as they lie
+  // (transposed, say) if it can.
+  bool packed = n.lowering.IsConstant(n.In(1));
+  auto describe = [&](OpArg source, OpArg second) {
+    OpDesc op;
+    op.kind = dnnl::primitive::kind::matmul;
+    op.preferred = n.a.alg;
+    op.args = {std::move(source), std::move(second)};
+    if (n.OwnInputs() == 3) op.args.push_back(n.AsDense(DNNL_ARG_BIAS, 2));
+    op.args.push_back(n.OutAny());
+    return op;
+  };
+  OpArg any = n.AsAny(DNNL_ARG_WEIGHTS, 1);
+  return {
+      describe(n.As(src, DNNL_ARG_SRC, 0), packed ? any : n.As(weights, DNNL_ARG_WEIGHTS, 1)),
+      describe(n.AsDense(DNNL_ARG_SRC, 0), packed ? any : n.AsDense(DNNL_ARG_WEIGHTS, 1)),
+      describe(n.AsAny(DNNL_ARG_SRC, 0), any),
+  };
+}
+
+const KindRow kMatmulRow = {DescribeMatmul, nullptr};
+
+static std::vector<OpDesc> DescribePooling(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::pooling;
+  op.alg = ToDnnl(Kind::kPooling, n.a.alg);
+  op.strides = n.a.strides;
+  op.kernel = n.a.kernel;
+  op.dilates = n.a.dilations;
+  for (int64_t& dilation : op.dilates) --dilation;  // oneDNN counts the holes
+  op.pad_begin = n.a.pad_begin;
+  op.pad_end = n.a.pad_end;
+  return n.OnEach(op, n.Layouts(DNNL_ARG_SRC, 0));
+}
+
+const KindRow kPoolingRow = {DescribePooling, nullptr};
+
+static std::vector<OpDesc> DescribeResampling(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::resampling;
+  op.alg = ToDnnl(Kind::kResampling, n.a.alg);
+  return n.OnEach(op, n.Layouts(DNNL_ARG_SRC, 0));
+}
+
+const KindRow kResamplingRow = {DescribeResampling, nullptr};
+
+static std::vector<OpDesc> DescribeSoftmax(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::softmax;
+  op.alg = ToDnnl(Kind::kSoftmax, n.a.alg);
+  op.axis = n.a.axis;
+  Dims order;  // the axis innermost
+  for (int64_t axis = 0; axis < static_cast<int64_t>(n.Shape(0).size()); ++axis) {
+    if (axis != n.a.axis) order.push_back(axis);
+  }
+  order.push_back(n.a.axis);
+  return n.OnEach(op, {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0),
+                       n.As(Ordered(n.Shape(0), n.DTypeOf(0), order), DNNL_ARG_SRC, 0)});
+}
+
+const KindRow kSoftmaxRow = {DescribeSoftmax, nullptr};
+
+static std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::layer_normalization;
+  op.epsilon = static_cast<float>(n.a.epsilon);
+  op.args = {n.AsDense(DNNL_ARG_SRC, 0)};
+  if (n.OwnInputs() > 1) {
+    op.flags |= dnnl_use_scale;
+    op.args.push_back(n.AsDense(DNNL_ARG_SCALE, 1));
+  }
+  if (n.OwnInputs() > 2) {
+    op.flags |= dnnl_use_shift;
+    op.args.push_back(n.AsDense(DNNL_ARG_SHIFT, 2));
+  }
+  op.args.push_back(n.OutAny());
+  return {op};
+}
+
+const KindRow kLayerNormalizationRow = {DescribeLayerNormalization, nullptr};
+
+static std::vector<OpDesc> DescribeLrn(const NodeView& n) {
+  using Tag = dnnl::memory::format_tag;
+  OpDesc op;
+  op.kind = dnnl::primitive::kind::lrn;
+  op.alg = ToDnnl(Kind::kLrn, n.a.alg);
+  op.local_size = n.a.local_size;
+  op.alpha = static_cast<float>(n.a.alpha);
+  op.beta = static_cast<float>(n.a.beta);
+  op.k = static_cast<float>(n.a.k);
+  const Dims& shape = n.Shape(0);
+  const DType dtype = n.DTypeOf(0);
+  std::vector<OpArg> sources = {n.AsIs(DNNL_ARG_SRC, 0),
+                                n.As(ChannelsLast(shape, dtype), DNNL_ARG_SRC, 0)};
+  if (shape.size() == 4) {  // which of them has an implementation depends on the instruction set
+    for (Tag tag : {Tag::nChw16c, Tag::nChw8c})
+      sources.push_back(n.As(MemoryDesc(shape, ToDnnl(dtype), tag), DNNL_ARG_SRC, 0));
+  }
+  sources.push_back(n.AsDense(DNNL_ARG_SRC, 0));
+  return n.OnEach(op, sources);
+}
+
+const KindRow kLrnRow = {DescribeLrn, nullptr};
+
+}  // namespace tvm_byoc_dnnl
