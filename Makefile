@@ -114,13 +114,21 @@ test-builds: $(NATIVE)  ##+ what compiles all of it again: the editable install,
 test-openvino: $(NATIVE) $(PEERS)  ##+ examples/openvino_backend: its wheel beside ours, its tests, a share of the kit
 	@$(PY) -m pytest -m packaging tests/packaging/test_vendor_wheels.py -k openvino $(ARGS)
 
-test-litert: $(NATIVE)  ##+ examples/litert_backend: the same
-	@$(PIP) install -q 'ai-edge-litert>=2.1'
-	@$(PY) -m pytest -m packaging tests/packaging/test_vendor_wheels.py -k litert $(ARGS)
+# Their libraries, beside what $(VENV) has installed, in an environment of their own
+.venv-vendors/.deps: $(DEPS)
+	@echo "== .venv-vendors: install LiteRT and Vela"
+	@$(PYTHON) -m venv .venv-vendors
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$(.venv-vendors/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth
+	@.venv-vendors/bin/pip --disable-pip-version-check -qq install 'setuptools>=77' 'ai-edge-litert>=2.1' 'ethos-u-vela>=4.2'
+	@touch $@
 
-test-ethosu: $(NATIVE)  ##+ examples/ethosu_backend: the same, with the compiler Vela, which needs no device
-	@$(PIP) install -q 'ai-edge-litert>=2.1' 'ethos-u-vela>=4.2'
-	@$(PY) -m pytest -m packaging tests/packaging/test_vendor_wheels.py -k ethosu $(ARGS)
+test-litert: $(NATIVE) .venv-vendors/.deps  ##+ examples/litert_backend: its wheel beside ours, its tests, a share of the kit
+test-ethosu: $(NATIVE) .venv-vendors/.deps  ##+ examples/ethosu_backend: the same, with the compiler Vela, which needs no device
+test-litert test-ethosu:
+	@.venv-vendors/bin/pip --disable-pip-version-check -qq install --no-deps --no-build-isolation --force-reinstall \
+	  examples/litert_backend examples/ethosu_backend
+	@cd examples/$(subst test-,,$@)_backend && PYTHONPATH=$(CURDIR) ../../.venv-vendors/bin/python -m pytest -p no:cacheprovider $(ARGS)
 
 test-stress: $(NATIVE)  ##+ a minute of eight threads on one module, every result checked
 	@$(PY) -m pytest -m stress $(ARGS)

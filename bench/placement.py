@@ -1,12 +1,13 @@
 """Placement by measurement on networks: ``python -m bench.placement NETWORK... --database FILE``.
 
-For each network: `tune`, then the default placement, the one that was found, and each compiler alone, timed as whole
-models in turns. The search stops after ``--budget``; a further run goes on with the times in the database.
+For each network: `tune`, whose last comparison has the default placement, each compiler alone and the best mixtures as
+whole models in turns. The search stops after ``--budget``; a further run goes on with the times in the database.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import Counter
@@ -21,13 +22,11 @@ import tvm_byoc_dnnl as byoc
 from bench.collage import COLLAGE
 from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.testing.bench import find_model
-from tvm_byoc_dnnl.tuning.database import choices_of
-from tvm_byoc_dnnl.tuning.plans import Planner, prepared
-from tvm_byoc_dnnl.tuning.tune import race_apart, seconds_of
 
-_FAR = 3.0  # what takes so many times longer than the default placement is timed once, and not in turns
 #: those of Collage's table
 NETWORKS = ("bert_base", "mobilenet_v2", "resnet50", "gpt2_prefill", *COLLAGE)
+PAGE = Path(__file__).parents[1] / "docs" / "tuning.md"
+_BEGIN, _END = "<!-- placement: begin -->\n", "<!-- placement: end -->\n"
 
 
 def network(name: str) -> tvm.IRModule:
@@ -39,63 +38,69 @@ def network(name: str) -> tvm.IRModule:
     return byoc.to_relax(zoo_model(name).model, shapes=zoo_model(name).shapes or None)
 
 
-def measured(name: str, compilers: Sequence[str], budget_s: float, rounds: int, database: Path) -> dict[str, Any]:
+def measured(name: str, compilers: Sequence[str], budget_s: float, database: Path) -> dict[str, Any]:
     """The times of one network in seconds."""
-    mod = network(name)
     started = time.perf_counter()
-    placement = byoc.tune(mod, compilers, budget=budget_s, database=database, progress=click.echo)
-    tuned_s = time.perf_counter() - started
-    names = [c for c in compilers if c != "tvm"]
-    planner = Planner(prepared(mod, names), names)
-    default = planner.default()
-    ways: dict[str, Mapping[str, str]] = {"default": default, "tuned": placement}
-    ways |= {name: planner.in_order([name]) for name in names}
-    keys = {way: (frozenset(p.items()), choices_of(p) is not None) for way, p in ways.items()}
-    models = {
-        key: (planner.partitioned(None if ways[way] is default else ways[way]), choices_of(ways[way]))
-        for way, key in keys.items()
-    }
-    once = dict(zip(models, map(seconds_of, race_apart([*models.values()], "llvm", 1)), strict=True))
-    near = [key for key in models if once[key] <= _FAR * once[keys["default"]]]
-    finals = race_apart([models[key] for key in near], "llvm", rounds)
-    times = once | dict(zip(near, map(seconds_of, finals), strict=True))
-    seconds = {way: times[key] for way, key in keys.items()}
-    same = keys["tuned"] == keys["default"]
-    owners = Counter(placement.values())
-    chooses = placement.choices is not None
-    row = {"network": name, "search_s": tuned_s, "owners": dict(owners), "same": same, "chooses": chooses}
-    return {**row, "seconds": seconds}
+    placement = byoc.tune(network(name), compilers, budget=budget_s, database=database, progress=click.echo)
+    seconds = {"default": placement.default_seconds, "tuned": placement.seconds, **placement.alone_seconds}
+    known = {way: s for way, s in seconds.items() if s is not None and math.isfinite(s)}
+    search_s = time.perf_counter() - started
+    return {"network": name, "search_s": search_s, "owners": dict(Counter(placement.values())), "seconds": known}
+
+
+def gain_of(row: Mapping[str, Any]) -> float:
+    """The time of the best compiler alone, divided by that of the placement; 1 where there was one candidate."""
+    seconds = row["seconds"]
+    alone = [s for way, s in seconds.items() if way not in ("default", "tuned")]
+    return min(alone, default=1.0) / seconds.get("tuned", min(alone, default=1.0))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    ways = list(dict.fromkeys(way for row in rows for way in row["seconds"] if way not in ("default", "tuned")))
+    lines = [f"| network | {', ms | '.join(ways)}, ms | tuned, ms | of the best alone | calls of the placement |"]
+    lines.append("|---" * (len(ways) + 4) + "|")
+    for row in rows:
+        times = [f"{1e3 * row['seconds'][w]:.2f}" if w in row["seconds"] else "–" for w in (*ways, "tuned")]
+        owners = ", ".join(f"{who} {count}" for who, count in row["owners"].items())
+        lines.append(f"| {row['network']} | {' | '.join(times)} | {gain_of(row):.3f} | {owners} |")
+    mean = statistics.geometric_mean(map(gain_of, rows))
+    return [*lines, f"| geometric mean |{' |' * (len(ways) + 1)} {mean:.3f} | |"]
+
+
+def write_page(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put the table of these rows between its marks in docs/tuning.md."""
+    text = PAGE.read_text()
+    before, after = text.split(_BEGIN)[0], text.split(_END)[1]
+    PAGE.write_text("\n".join([f"{before}{_BEGIN}", *table_of(rows), "", f"{_END}{after}"]))
 
 
 @click.command(context_settings={"show_default": True})
 @click.argument("networks", nargs=-1)
 @click.option("--compilers", default="dnnl,openvino,litert", help="In order of priority; TVM is asked in any case.")
 @click.option("--budget", default=120.0, help="Seconds of the search for each network.")
-@click.option("--rounds", default=15, help="Turns of the last comparison.")
 @click.option("--database", type=click.Path(path_type=Path), default=Path("build/placement.jsonl"))
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Add each network's line to this file.")
+@click.option("--docs", is_flag=True, help="Measure nothing: write the lines of --json into docs/tuning.md.")
 def main(
-    networks: tuple[str, ...], compilers: str, budget: float, rounds: int, database: Path, json_file: Path | None
+    networks: tuple[str, ...], compilers: str, budget: float, database: Path, json_file: Path | None, docs: bool
 ) -> None:
     """Tune NETWORKS, and compare with the default placement and with each compiler alone."""
-    gains = []
+    if docs:
+        if json_file is None:
+            raise click.UsageError("--docs needs --json, the file that it reads")
+        lines = [json.loads(line) for line in json_file.read_text().splitlines()]
+        write_page([*{row["network"]: row for row in lines}.values()])
+        return
+    rows = []
     for name in networks or NETWORKS:
-        row = measured(name, compilers.split(","), budget, rounds, database)
-        seconds = row["seconds"]
-        single = min(s for way, s in seconds.items() if way not in ("default", "tuned"))
-        gains.append((seconds["default"] / seconds["tuned"], single / seconds["tuned"]))
-        shown = ", ".join(f"{way} {1e3 * s:.2f} ms" for way, s in seconds.items())
-        click.echo(f"{name}: {shown}; {row['owners']}; search {row['search_s']:.0f} s")
-        click.echo(
-            f"{name}: {gains[-1][0]:.3f} of the default placement, {gains[-1][1]:.3f} of the best single compiler"
-        )
+        rows.append(measured(name, compilers.split(","), budget, database))
         if json_file is not None:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
             with json_file.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    for what, values in zip(
-        ("the default placement", "the best single compiler"), zip(*gains, strict=True), strict=True
-    ):
-        click.echo(f"geometric mean, against {what}: {statistics.geometric_mean(values):.3f}")
+                file.write(json.dumps(rows[-1]) + "\n")
+        click.echo(f"{name}: search {rows[-1]['search_s']:.0f} s")
+    click.echo("\n".join(table_of(rows)))
 
 
 if __name__ == "__main__":

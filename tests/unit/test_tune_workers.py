@@ -76,6 +76,7 @@ def test_the_patience_grows_with_the_model(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 SLOW, FAST = Timing(2.0, 0.0, True), Timing(1.0, 0.0, True)
+ALMOST = Timing(1.99, 0.0, True)
 HUNG = Failure("run", "its process gave no answer for 130 s")
 
 
@@ -83,6 +84,10 @@ HUNG = Failure("run", "its process gave no answer for 130 s")
     ("times", "chosen", "seconds", "default_seconds"),
     [
         pytest.param([FAST, HUNG, SLOW], "default", 1.0, 1.0, id="another one fails"),
+        pytest.param([SLOW, FAST, HUNG], "first", 1.0, 2.0, id="one alone is faster"),
+        pytest.param([SLOW, ALMOST, HUNG], "first", 1.99, 2.0, id="one alone is faster by little"),
+        pytest.param([SLOW, HUNG, ALMOST], "default", 2.0, 2.0, id="a mixture is faster by little"),
+        pytest.param([SLOW, ALMOST, FAST], "second", 1.0, 2.0, id="a mixture is faster"),
         pytest.param([HUNG, HUNG, SLOW], "second", 2.0, None, id="the default one fails"),
         pytest.param([HUNG, HUNG, HUNG], "default", None, None, id="all fail"),
     ],
@@ -93,6 +98,9 @@ def test_a_placement_that_fails_is_not_chosen(
     monkeypatch.setattr(tune, "race_apart", lambda *_: times)
     lines: list[str] = []
     ways = [{"a": name} for name in ("default", "first", "second")]
-    found = tune._fastest(Placement(), ways, [Chain] * 3, Database(None), "llvm", math.inf, lines.append)
+    found = tune._fastest(
+        Placement(), ways, [Chain] * 3, Database(None), "llvm", math.inf, lines.append, {"x": ways[1]}
+    )
     assert (found, found.seconds, found.default_seconds) == ({"a": chosen}, seconds, default_seconds)
-    assert "failed: its process gave no answer for 130 s" in lines[-1]
+    assert found.alone_seconds == {"x": tune.seconds_of(times[1])}
+    assert "failed: its process gave no answer for 130 s" in lines[-1] or HUNG not in times

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .._version import version_of
@@ -248,6 +249,8 @@ class Placement(dict[str, str]):
     seconds, default_seconds : float or None
         One call of the whole model with this placement, and with the default one, measured in turns; ``None`` where
         they are the same, a vendor's own cost model decided, or the model hung or crashed in a process of its own.
+    alone_seconds : dict of str to float
+        The same with each compiler alone: what one does not take is TVM's. One that is hopelessly slow is not there.
     tried : int
         Placements whose cost was compared.
     measured : int
@@ -258,6 +261,7 @@ class Placement(dict[str, str]):
 
     seconds: float | None = None
     default_seconds: float | None = None
+    alone_seconds: Mapping[str, float] = MappingProxyType({})
     tried: int = 0
     measured: int = 0
     choices: Database | None = None

@@ -35,10 +35,10 @@ from .workload import Workload, host_workload
 
 
 def orders(compilers: Sequence[str]) -> list[list[str]]:
-    """The simple orders of priority: each compiler before all others, and each left out."""
-    first = [[c, *(other for other in compilers if other != c)] for c in compilers]
+    """The simple orders of priority: each compiler alone, each before all others, and each left out."""
     without = [[other for other in compilers if other != c] for c in compilers]
-    return first + [order for order in without if order]
+    found = [[c] for c in compilers] + [[c, *others] for c, others in zip(compilers, without)] + without
+    return [order for i, order in enumerate(found) if order and order not in found[:i]]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import relax
@@ -47,7 +47,7 @@ from .workload import host_workload, text_of
 
 _FEW_BLOCKS = 24  # a model with more has cuts only in front of calls that compute much
 _SMALL = 16  # a tensor that is so many times smaller than another at a cut is no reason against the cut
-_HOPELESS = 3.0  # an option that costs so many times the best one of its block is left out
+_HOPELESS = 3.0  # an option that costs so many times the best one of its block, or of the model, is left out
 
 #: call -> compiler, for the calls of one block
 Option = Mapping[str, str]
@@ -100,7 +100,7 @@ class _Chain:
         names = [b.var.name for b in bindings]
         found: dict[tuple[tuple[str, str], ...], float] = {}
         compilers = self._planner.compilers
-        for order in [*orders(compilers), *([alone] for alone in compilers), []]:
+        for order in [*orders(compilers), []]:
             placed = self._planner.in_order(order)
             option = {name: placed.get(name, HOST) for name in names}
             if tuple(option.items()) not in found:
@@ -170,7 +170,9 @@ _CHAIN_SHARE = 0.6  # of the time that is left
 
 @dataclass(frozen=True)
 class Found:
-    """Who gets each call; ``others`` are the other placements of known cost, the cheapest first."""
+    """Who gets each call; ``others`` are the other placements of known cost, the cheapest first, and ``alone`` those by
+    which one compiler is used alone, if it is not hopelessly dear.
+    """
 
     placement: Mapping[str, str]
     default: Mapping[str, str]
@@ -178,6 +180,7 @@ class Found:
     default_seconds: float | None
     tried: int
     others: Sequence[Mapping[str, str]] = ()
+    alone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class _Search:
@@ -226,13 +229,17 @@ class _Search:
         for _, other in sorted(complete, key=lambda found: found[0]):
             if other.owners not in (default, *others):
                 others.append(other.owners)
-        return Found(plan.owners, default, best, complete[0][0], self.tried, others)
+        near = [other.owners for seconds, other in complete if seconds <= _HOPELESS * best]
+        alone = {c: self._planner.plan(self._planner.in_order([c])).owners for c in self._planner.compilers}
+        tried = self._seen  # what there was no time for may be near
+        alone = {c: owners for c, owners in alone.items() if owners in near or frozenset(owners.items()) not in tried}
+        return Found(plan.owners, default, best, complete[0][0], self.tried, others, alone)
 
     def _late(self) -> bool:
         return time.perf_counter() > self._deadline
 
     def _starts(self) -> Iterator[dict[str, str]]:
-        """Each compiler before all others, and left out; the best way through a chain."""
+        """The simple orders of priority; the best way through a chain."""
         for order in orders(self._planner.compilers):
             yield self._planner.in_order(order)
         now = time.perf_counter()

@@ -51,9 +51,13 @@ _SHARE = 10  # so many times as long as it took to compile the model; or, in a t
 
 
 def race_apart(
-    models: Sequence[tuple[tvm.IRModule, Database | None]], target: Any, rounds: int, deadline: float = math.inf
+    models: Sequence[tuple[tvm.IRModule, Database | None]],
+    target: Any,
+    rounds: int,
+    deadline: float = math.inf,
+    at_least: int = 2,
 ) -> list[Timing | Failure]:
-    """Times of partitioned models in turns, each in a process; after the deadline, of two models and three turns."""
+    """Times of partitioned models in turns, each in a process; after the deadline, of ``at_least``, in three turns."""
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tvm-byoc-tune-")))
@@ -61,7 +65,7 @@ def race_apart(
             started = time.perf_counter()
             for number, (mod, choices) in enumerate(models):
                 begun = time.perf_counter()
-                if number >= 2 and _would_pass(deadline, started, number):
+                if number >= at_least and _would_pass(deadline, started, number):
                     break
                 path = folder / f"{number}.so"
                 with compiling():
@@ -143,8 +147,8 @@ class _Commands:
 
 
 _ROUNDS = 7
-_GAIN = 0.01  # of the whole model: for less, the default placement stays
-_FINALISTS = 2  # that are timed as whole models beside the default placement
+_GAIN = 0.01  # of the whole model: for less, no mixture takes the place of the default placement or of one compiler
+_FINALISTS = 2  # that are timed as whole models beside the default placement and each compiler alone
 _SEARCH_SHARE = 0.6  # of the budget; then what a library can choose from is measured, and the whole model
 _RACE_SHARE = 0.15  # of the budget, at least: the last comparison, of the whole model
 _RACE_MEASUREMENTS = 4  # it takes about as long as so many of the longest measurements
@@ -164,9 +168,9 @@ def tune(
     """Find by measurement which compiler should get which call of a model.
 
     Every region of a candidate placement is compiled alone and timed on this machine, under the threads in use; equal
-    ones are timed once. In the end the whole model is timed with the placement that was found and with the default one,
-    in turns, and the faster one is the result. Where a vendor has a cost model of its own (`register_cost`), its word
-    is taken instead.
+    ones are timed once. In the end the whole model is timed with the placement that was found, with the default one and
+    with each compiler alone, in turns, and the fastest one is the result. Where a vendor has a cost model of its own
+    (`register_cost`), its word is taken instead.
 
     Parameters
     ----------
@@ -208,12 +212,13 @@ def tune(
     result = Placement(found.placement)
     result.tried = found.tried
     if not costs.has_models:
-        ways = [found.default, *found.others[:_FINALISTS]]
+        ways = [found.default, *found.alone.values(), *found.others[:_FINALISTS]]
+        ways = [way for number, way in enumerate(ways) if way not in ways[:number]]
         mods = [planner.partitioned(None if way is found.default else way) for way in ways]
         race_s = max(_RACE_SHARE * budget, min(_RACE_MEASUREMENTS * costs.longest_s, budget / 2))
         end = started + budget
         costs.measured += sum(measure_candidates(each, known, end - race_s, tell) for each in mods)
-        result = _fastest(result, ways, mods, known, target, end, tell)
+        result = _fastest(result, ways, mods, known, target, end, tell, found.alone)
     result.measured = costs.measured
     known.note_placement(_identity(mod), names, result, result.choices is not None)
     return result
@@ -227,25 +232,30 @@ def _fastest(
     target: str | tvm.target.Target,
     deadline: float,
     tell: Callable[[str], None],
+    alone: Mapping[str, Mapping[str, str]],
 ) -> Placement:
     """The fastest as whole models in turns; the default one, first, also runs by the libraries' own models."""
     choices = known if known.has_candidates else None
-    # In this order: late in the search, only the first two are compared.
+    simple = [0, *(way for way in range(1, len(ways)) if ways[way] in alone.values())]
     runs = [(0, None), *((way, choices) for way in range(1, len(ways)))]
     if choices is not None:
-        runs.insert(2, (0, choices))
+        runs.insert(len(simple) + 1, (0, choices))
     if len(runs) == 1:
         return result
     tell(f"whole model: the default placement and {len(runs) - 1} others")
-    timings = race_apart([(mods[way], times) for way, times in runs], target, _ROUNDS, deadline)
+    timings = race_apart([(mods[way], times) for way, times in runs], target, _ROUNDS, deadline, len(simple) + 1)
     tell(", ".join(f"failed: {t.reason}" if isinstance(t, Failure) else f"{1e3 * t.seconds:.3f} ms" for t in timings))
     seconds = [seconds_of(timing) for timing in timings]
     best = min(range(len(seconds)), key=lambda i: (seconds[i], runs[i][0]))
-    if seconds[best] >= seconds[0] * (1 - _GAIN):
-        best = 0
+    plain = min(range(len(simple)), key=lambda i: (seconds[i], i))
+    if seconds[best] >= seconds[plain] * (1 - _GAIN):
+        best = plain
     way, times = runs[best]
     chosen = Placement(ways[way])
     chosen.tried, chosen.choices = result.tried, times
+    chosen.alone_seconds = {
+        name: min(s for s, (way, _) in zip(seconds, runs) if ways[way] == owners) for name, owners in alone.items()
+    }
     chosen.seconds, chosen.default_seconds = (s if math.isfinite(s) else None for s in (seconds[best], seconds[0]))
     return chosen
 
