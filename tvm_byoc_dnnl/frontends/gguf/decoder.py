@@ -169,13 +169,11 @@ class _Writer:
             return self._node("Gather", [self._floats(name, words, of.hidden), "input_ids"], "embedded")
         attrs = {"bits": found.bits, "block_size": found.block, "gather_axis": 0, "quantize_axis": 1}
         numbers, scales = self._operands(name, found)
-        operands = [numbers, "input_ids", scales]
-        rows = self._node("GatherBlockQuantized", operands, "embedded", domain=_MS, **attrs)
+        rows = self._node("GatherBlockQuantized", [numbers, "input_ids", scales], "embedded", domain=_MS, **attrs)
         if found.shifts is None:
             return rows
-        shifts = self._node(
-            "Gather", [self._constant(f"{name}.shifts", found.shifts, "float32"), "input_ids"], "shifts"
-        )
+        table = self._constant(f"{name}.shifts", found.shifts, "float32")
+        shifts = self._node("Gather", [table, "input_ids"], "shifts")
         blocks = of.hidden // found.block
         apart = self._reshape(rows, "embedded.apart", [0, 0, blocks, found.block])
         whole = self._node("Add", [apart, self._reshape(shifts, "shifts.apart", [0, 0, blocks, 1])], "embedded.whole")
@@ -198,11 +196,8 @@ class _Writer:
         if not self._has(f"{name}_norm.weight"):
             return flat
         apart = self._reshape(flat, f"{name}.heads", [0, 0, count, of.width])
-        return self._reshape(
-            self._norm(apart, f"{name}_norm.weight", of.width, f"{name}.normed"),
-            f"{name}.flat",
-            [0, 0, count * of.width],
-        )
+        normed = self._norm(apart, f"{name}_norm.weight", of.width, f"{name}.normed")
+        return self._reshape(normed, f"{name}.flat", [0, 0, count * of.width])
 
     def _queries(self, x: str, at: str) -> list[str]:
         """Queries, keys and values, or all in one product if they are stored alike and nothing stands between."""
@@ -226,17 +221,10 @@ class _Writer:
         of, at = self._of, f"blk.{layer}"
         queries = self._queries(normed, at)
         pasts, presents = ([f"{n}.{layer}.{kind}" for kind in ("key", "value")] for n in ("past_key_values", "present"))
-        attended = self._node(
-            "GroupQueryAttention",
-            [*queries, *pasts, "seqlens_k", "total", "cos", "sin"],
-            f"{at}.attended",
-            *presents,
-            domain=_MS,
-            num_heads=of.heads,
-            kv_num_heads=of.own,
-            do_rotary=1,
-            rotary_interleaved=_TURNS_PAIRS[self._arch],
-        )
+        inputs = [*queries, *pasts, "seqlens_k", "total", "cos", "sin"]
+        attrs = {"num_heads": of.heads, "kv_num_heads": of.own, "do_rotary": 1}
+        attrs["rotary_interleaved"] = _TURNS_PAIRS[self._arch]
+        attended = self._node("GroupQueryAttention", inputs, f"{at}.attended", *presents, domain=_MS, **attrs)
         out = self._product(attended, f"{at}.attn_output", of.heads * of.width, of.hidden, f"{at}.attn_output")
         normed, x = self._normed_sum(x, out, f"{at}.ffn_norm.weight", f"{at}.middle")
         wide = self._file.get(f"{self._arch}.feed_forward_length", int)

@@ -244,14 +244,9 @@ class Emit:
             if not equal(count, wanted):
                 if not isinstance(count, Dim) and not isinstance(wanted, Dim):
                     raise self.refused(f"reshapes {count} elements to ({', '.join(map(str, dims))})")
-                is_nothing = isinstance(count, int) and count == 0
-                flat = (
-                    self.call(relax.op.zeros, self.shape([0]), dtype=x.stored)
-                    if is_nothing
-                    else self.call(relax.op.reshape, x, self.shape([count]))
-                )
-                x = self.agree(flat, [wanted])
-            if any(isinstance(d, int) and d == 0 for d in dims):  # a 0 keeps an axis in TVM's reshape
+                nothing = self.call(relax.op.zeros, self.shape([0]), dtype=x.stored) if count == 0 else None
+                x = self.agree(nothing or self.call(relax.op.reshape, x, self.shape([count])), [wanted])
+            if 0 in dims:  # a 0 keeps an axis in TVM's reshape
                 return self.call(relax.op.zeros, self.shape(dims), dtype=x.stored)
         return self.call(relax.op.reshape, x, self.shape(dims))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ import numpy as np
 import onnx
 import tvm
 from onnx import helper, numpy_helper
+from onnx.numpy_helper import to_array
 from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
@@ -113,47 +113,24 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
     refuse_sequences(given)
     named = name_dims([*given, *model.graph.output])
     inputs, outputs = named[: len(given)], named[len(given) :]
-    module = to_module(model, inputs, outputs, weights, string_labels=string_labels)
-    names = {"input_names": [i.name for i in inputs], "output_names": [o.name for o in outputs]}
-    module["main"] = module["main"].with_attrs({**names, "num_input": len(inputs)})
-    weights.complete()
-    return module
-
-
-_LINEAR = ("relax.matmul", *(f"relax.nn.conv{d}d{t}" for d in (1, 2, 3) for t in ("", "_transpose")))
-
-
-def to_module(
-    model: onnx.ModelProto,
-    inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Sequence[onnx.ValueInfoProto],
-    weights: Weights,
-    *,
-    string_labels: bool = False,
-) -> tvm.IRModule:
-    """The module of a model.
-
-    ``inputs`` are without those that repeat a constant, and open dims are named. The arrays of ``weights``, which are
-    not in the model, become TVM's without a copy.
-    """
     shared = Shared(model)
     shared.labels = {} if string_labels else None
-    shapes = relax_shapes(inputs)
+    opened = relax_shapes(inputs)
     plan = Plan(model.graph.node, [o.name for o in outputs])
-    params = _parameters(inputs, shapes)
+    params = _parameters(inputs, opened)
 
     def read(walk: Walk) -> Any:
         scope = Scope(opsets_of(model.opset_import))
-        scope.lazy.update({t.name: _constant(t) for t in model.graph.initializer})
+        scope.lazy.update({t.name: partial(_constant, t) for t in model.graph.initializer})
         scope.names.update({t.values.name: Value(known=dense(t)) for t in model.graph.sparse_initializer})
-        scope.lazy.update({name: _weight(array, weights) for name, array in weights.items()})
+        scope.lazy.update({k: partial(Value, known=a, ready=weights.complete) for k, a in weights.items()})
         scope.names.update({i.name: Value(p, dtype=_dtype(i)) for i, p in zip(inputs, params, strict=True)})
-        _solve(walk, scope, shapes)
+        _solve(walk, scope, opened)
         results = [_result(walk, v, o.name) for v, o in zip(_walked(walk, scope, plan, outputs), outputs, strict=True)]
         return params, results[0] if len(results) == 1 else relax.Tuple(results)
 
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # of TVM's converters, which also print
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of NumPy, about the numbers of constants
         built(shared, "main", params, read)
     module = shared.root.get()
     if len(module.functions) > 1:  # some may be of branches or rounds that were read again
@@ -161,15 +138,17 @@ def to_module(
     for gv, func in module.functions.items():
         if is_a(func, relax.Function):
             module[gv] = unify_dims(func)
-    attrs: dict[str, Any] = {}
-    if shapes.names:
-        attrs[DIMS_ATTR] = shapes.names
+    names = {"input_names": [i.name for i in inputs], "output_names": [o.name for o in outputs]}
+    attrs: dict[str, Any] = {**names, "num_input": len(inputs)}
+    if opened.names:
+        attrs[DIMS_ATTR] = opened.names
         attrs[OUTPUTS_ATTR] = [[str(d.dim_value or d.dim_param) for d in o.type.tensor_type.shape.dim] for o in outputs]
     if shared.labels:
         attrs[LABELS_ATTR] = shared.labels
-    module["main"] = module["main"].with_attrs(attrs) if attrs else module["main"]
+    module["main"] = module["main"].with_attrs(attrs)
     if weights.own is not None:
         _note_overwritable(module, shared.weights, weights, weights.own)
+    weights.complete()
     return module
 
 
@@ -195,12 +174,8 @@ def _result(walk: Walk, value: Value | None, name: str) -> Any:
     return walk.emit.tensor(value)
 
 
-def _constant(tensor: onnx.TensorProto) -> Any:
-    return lambda: Value(known=numpy_helper.to_array(tensor))
-
-
-def _weight(array: np.ndarray, weights: Weights) -> Any:
-    return lambda: Value(known=array, ready=weights.complete)
+def _constant(tensor: onnx.TensorProto) -> Value:
+    return Value(known=to_array(tensor))
 
 
 def _parameters(inputs: Iterable[onnx.ValueInfoProto], shapes: OpenInputs) -> list[relax.Var]:
@@ -233,6 +208,9 @@ def _solve(walk: Walk, scope: Scope, shapes: OpenInputs) -> None:
         given = scope.names[name]
         assert given is not None
         scope.names[name] = walk.emit.agree(given, [size_of(d) for d in dims])
+
+
+_LINEAR = ("relax.matmul", *(f"relax.nn.conv{d}d{t}" for d in (1, 2, 3) for t in ("", "_transpose")))
 
 
 def _note_overwritable(

@@ -10,10 +10,10 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import onnx
 from onnx import defs, helper
@@ -171,11 +171,10 @@ def _check_attributes(node: onnx.NodeProto, opset: int) -> None:
             raise InputError(f"{_where(node)} leaves out input {position}, which ONNX requires")
 
 
-@dataclass(frozen=True)
-class _Signature:
+class _Signature(NamedTuple):
     """Types of the attributes, the required ones, numbers of inputs, and which of these may not be left out."""
 
-    attributes: Mapping[str, int] = field(default_factory=dict)
+    attributes: Mapping[str, int] = MappingProxyType({})
     required: frozenset[str] = frozenset()
     least: int = 0
     most: int = sys.maxsize

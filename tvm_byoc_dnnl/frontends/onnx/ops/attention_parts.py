@@ -142,12 +142,9 @@ def attend(
     if softcap:
         capped = e.tanh(scores / softcap) * softcap
     bias = None if mask is None else mask.bias
-    if bias is None:
-        shares = _shares(e, capped, sink)
-        return Attended(multiplied(e, shares, value), scores, capped, capped, shares)
-    biased = capped + bias
-    hidden = _hidden(e, bias) if mask is not None and mask.may_hide_all else None
-    if hidden is None:
+    biased = capped if bias is None else capped + bias
+    hidden = _hidden(e, bias) if bias is not None and mask is not None and mask.may_hide_all else None
+    if hidden is None or bias is None:
         shares = _shares(e, biased, sink)
         return Attended(multiplied(e, shares, value), scores, capped, biased, shares)
     # A softmax of nothing but -∞ is NaN, and so may be the numbers of a row that sees something.

@@ -32,11 +32,9 @@ def _cast_value(node: Node) -> Any:
     if x.dtype == dtype:
         return x
     if x.is_constant:
-        known = few(x)
-        return known[0].astype(dtype) if known is not None and {x.dtype, dtype} <= set(_PLAIN) else None
-    if x.known is None or dtype not in _SIZES:
-        return None
-    return Value(known=np.asarray(x.known), dtype=dtype)
+        known = few(x) if {x.dtype, dtype} <= set(_PLAIN) else None
+        return known and known[0].astype(dtype)
+    return Value(known=x.known, dtype=dtype) if x.known is not None and dtype in _SIZES else None
 
 
 @operator("Cast", "CastLike", value=_cast_value)

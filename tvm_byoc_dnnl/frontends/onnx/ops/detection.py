@@ -181,20 +181,15 @@ def _max_roi_pool(e: Emit, x: Value, boxes: Value, *, spatial_scale: float = 1.0
 _METHODS = {"linear": "bilinear", "cubic": "bicubic"}
 
 
-def _points(e: Emit, count: Size, dtype: str, align: bool) -> Value:
-    """The points of one axis between -1 and 1; the first one is alone at -1 where the corners are points."""
-    places = e.cast(arange(e, count), dtype)
-    if align:
-        return places * 2.0 / e.cast(whole(max_of(count - 1, 1)), dtype) - 1.0
-    return (places * 2.0 + 1.0) / e.cast(whole(count), dtype) - 1.0
-
-
 @operator("AffineGrid", since=20)
 def _affine_grid(e: Emit, node: Node, theta: Value, *, align_corners: int = 0) -> Any:
     """The points of a regular grid, each times ``theta (N, r, r + 1)``, whose columns begin with the last axis."""
     size: list[Size] = (ints_of(e, node, 1, "size") or [])[2:]
     rank = len(size)
-    lines = [_points(e, n, theta.dtype, bool(align_corners)) for n in size]
+    # between -1 and 1; the first point is alone at -1 where the corners are points
+    first, steps = (0.0, [max_of(n - 1, 1) for n in size]) if align_corners else (1.0, size)
+    numbers = [(e.cast(arange(e, n), theta.dtype), e.cast(whole(s), theta.dtype)) for n, s in zip(size, steps)]
+    lines = [(place * 2.0 + first) / step - 1.0 for place, step in numbers]
     along = [e.reshape(line, [n, *[1] * (rank - 1 - a)]) for a, (line, n) in enumerate(zip(lines, size, strict=True))]
     points = [e.expand(line, size) for line in (*reversed(along), e.const(1, theta.dtype))]
     flat = e.reshape(e.stack(points, -1), [product(size), rank + 1])

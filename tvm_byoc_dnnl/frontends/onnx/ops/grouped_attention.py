@@ -152,15 +152,8 @@ class _Call:
         second = e.reshape(self.position, [self.batch, 1, 1, self.rows])
         at = e.concat([first, second], 3)
         held = from_past < e.reshape(old, column)
-        there = e.value(
-            relax.op.concat(
-                [
-                    e.tensor(e.expand(held, [self.batch, 1, 1, size])),
-                    relax.op.full(e.shape([self.batch, 1, 1, self.rows]), relax.const(True, "bool"), "bool"),
-                ],
-                axis=3,
-            )
-        )
+        all_new = e.full(e.shape([self.batch, 1, 1, self.rows]), e.const(True, "bool"), dtype="bool")
+        there = e.concat([e.expand(held, [self.batch, 1, 1, size]), all_new], 3)
         mask = Mask(e, self.query.dtype)
         mask.require(there)
         sees(e, mask, at, rows, self.rule.window)

@@ -32,18 +32,10 @@ def _gemm(
     e: Emit, node: Node, a: Value, b: Value, c: Value | None = None, *, alpha: float = 1.0, beta: float = 1.0
 ) -> Any:
     node.attr("broadcast")  # until opset 7, when it became the rule
-    if alpha != 1.0:
-        a = a * alpha
-    if node.attr("transA", 0):
-        a = e.transpose(a, [1, 0])
-    if node.attr("transB", 0):
-        b = e.transpose(b, [1, 0])
-    made = multiplied(e, a, b)
-    if c is None:
-        return made
-    if beta != 1.0:
-        c = c * beta
-    return made + c
+    a = a if alpha == 1.0 else a * alpha
+    sides = ((a, node.attr("transA", 0)), (b, node.attr("transB", 0)))
+    made = multiplied(e, *(e.transpose(x, [1, 0]) if is_turned else x for x, is_turned in sides))
+    return made if c is None else made + (c if beta == 1.0 else c * beta)
 
 
 class _Term:

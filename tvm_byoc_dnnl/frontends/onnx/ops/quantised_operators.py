@@ -70,17 +70,13 @@ def _conv(e: Emit, node: Node, x: Value) -> Any:
 def _matmul(e: Emit, node: Node, x: Value) -> Any:
     """In float32: sums of products in float16 are off by more than a step of the result."""
     w = node.needed(3)
-    operands = []
-    for first, data, axis in ((0, x, -2), (3, w, -1)):
-        scale = node.needed(first + 1)
-        if (scale.rank or 0) > 1 and scale.shape != (1,) * (scale.rank or 0):
-            raise node.refused(f"has scales of {scale}; expected one, or one per row or column")
-        scale = e.cast(scale, "float32") if scale.dtype in _NARROW else scale
-        operands.append(real(e, data, scale, node.input(first + 2), axis))
-    result = multiplied(e, *operands)
-    scale, zero = node.needed(6), node.input(7)
-    scale = e.cast(scale, "float32") if scale.dtype in _NARROW else scale
-    return quantised(e, result, scale, zero, x.dtype if zero is None else zero.dtype)
+    given = [node.needed(i) for i in (1, 4, 6)]
+    if wrong := [s for s in given[:2] if (s.rank or 0) > 1 and s.shape != (1,) * (s.rank or 0)]:
+        raise node.refused(f"has scales of {wrong[0]}; expected one, or one per row or column")
+    scales = [e.cast(s, "float32") if s.dtype in _NARROW else s for s in given]
+    result = multiplied(e, real(e, x, scales[0], node.input(2), -2), real(e, w, scales[1], node.input(5), -1))
+    zero = node.input(7)
+    return quantised(e, result, scales[2], zero, x.dtype if zero is None else zero.dtype)
 
 
 @operator("QGemm", domain=_MS)

@@ -106,12 +106,12 @@ def _target(node: Node) -> list[Size]:
         raise node.wrong("has no shape")
     sizes = list(target)
     keeps = not node.attr("allowzero", 0)
-    if keeps and any(s == 0 and isinstance(s, int) for s in sizes):
+    if keeps and 0 in sizes:
         own = node.needed(0).sizes
-        if any(s == 0 and axis >= len(own) for axis, s in enumerate(sizes)):
+        if 0 in sizes[len(own) :]:
             raise node.wrong(f"has the shape {sizes}; a 0 keeps an axis, and the input has {len(own)}")
-        sizes = [own[axis] if isinstance(s, int) and s == 0 else s for axis, s in enumerate(sizes)]
-    rest = [axis for axis, s in enumerate(sizes) if isinstance(s, int) and s == -1]
+        sizes = [own[axis] if s == 0 else s for axis, s in enumerate(sizes)]
+    rest = [axis for axis, s in enumerate(sizes) if s == -1]
     if len(rest) > 1:
         raise node.wrong(f"has the shape {sizes}; expected at most one -1")
     if rest:
@@ -253,10 +253,7 @@ def _expanded_in_call(e: Emit, node: Node) -> Value:
     own: list[Size] = [*[1] * (count - len(dims)), *dims[len(before) :]]
     given = e.cast(node.needed(1), "int64")
     given = _in_call(e, e.equal(given, e.const(1, "int64")), own, given)
-    is_one = [isinstance(size, int) and size == 1 for size in own]
-    wanted: list[str | Size] = [
-        f"size{i}" if one else size for i, (one, size) in enumerate(zip(is_one, own, strict=True))
-    ]
+    wanted: list[str | Size] = [f"size{i}" if size == 1 else size for i, size in enumerate(own)]
     return e.expand(x, [*before, *asked(e, given, wanted)])
 
 
@@ -267,9 +264,9 @@ def _expand(e: Emit, node: Node, x: Value) -> Any:
     own, target = _aligned(node.needed(0).sizes, node.ints(1, "the shape") or [])
     sizes: list[Size] = []
     for a, b in zip(own, target, strict=True):
-        if b == 1 and isinstance(b, int):
+        if b == 1:
             sizes.append(a)
-        elif a == 1 and isinstance(a, int):
+        elif a == 1:
             sizes.append(b)
         elif isinstance(a, int) and isinstance(b, int) and a != b:
             raise node.wrong(f"expands a tensor of ({', '.join(map(str, node.needed(0).sizes))}) to {target}")
