@@ -16,7 +16,6 @@ from tvm import relax
 from ..core.compilation import OverwritableWeights, compiling, stage
 from ..core.errors import ByocError, InputError, UnsupportedError, check_number, check_types, one_of
 from ..core.tensor_info import shape_options
-from ..core.tvm_fast import without_collecting
 from ..frontends import imported, to_relax
 from ..ir.relax_utils import codegen_of
 from ..ir.signature import inputs_of
@@ -31,7 +30,7 @@ from ..prepare import ExactForms
 from ..prepare.compression import ACTIVATIONS, BITS
 from ..regions.cost import RegionPolicy, with_names
 from ..tuning.costs import known_times
-from ..tuning.database import Placement, choices_of, with_places
+from ..tuning.database import choices_of, with_places
 from ..tuning.tune import placement_for
 from ..vendors.namespaces import HOST, compilers, known_target, namespace, with_options
 from ..vendors.portable import check_output, source_builds, source_namespaces
@@ -83,7 +82,6 @@ def with_precision(
 DEFAULT_COMPILER = "dnnl"
 
 
-@without_collecting()
 def partition(
     mod: tvm.IRModule,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
@@ -149,9 +147,10 @@ def _partitioned(
     mod = ExactForms(mod)
     named = {"exclude": policy.exclude, "force": policy.force} if policy is not None else {}
     choice = PlacedBy(placement or {}, named) if placement or any(named.values()) else first_in_order
+    placed = [name for name, compiler in (placement or {}).items() if compiler != HOST]  # even if they are cheap
     passes = [
         AnnotateExternalCompiler(compiler, prepare=prepare, choice=choice, own=own),
-        PartitionGraph(policy=_with_placed(policy, placement or {}), strict=strict, dry_run=dry_run),
+        PartitionGraph(policy=with_names(policy, force=placed), strict=strict, dry_run=dry_run),
     ]
     with compiling():
         made = tvm.transform.Sequential(passes)(mod)
@@ -165,7 +164,6 @@ def _has_regions(mod: tvm.IRModule) -> bool:
 
 
 @compiling()
-@without_collecting()
 def compile(
     model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
@@ -321,7 +319,10 @@ def _built(
     for build in builds:
         build.check()
     if database is not None:
-        placement = _from_database(mod, compiler, placement, database)
+        if compiler is None or placement:
+            other = "placement" if placement else "compiler=None"
+            raise InputError(f"database= chooses the placement among named compilers; it cannot be used with {other}")
+        placement = placement_for(mod, compiler, database)
     mod = _partitioned(mod, compiler, placement, strict=strict, own=own, **settings)
     if fallback:
         mod = with_host_form(mod, fallback)
@@ -341,23 +342,6 @@ def _built(
             raise
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error
     return SourceExecutable(ex.mod, builds) if builds else ByocExecutable(ex.mod, target)
-
-
-def _from_database(
-    mod: tvm.IRModule,
-    compiler: str | Sequence[str] | None,
-    placement: Mapping[str, str] | None,
-    database: str | PathLike[str],
-) -> Placement:
-    if compiler is None or placement:
-        other = "placement" if placement else "compiler=None"
-        raise InputError(f"database= chooses the placement among named compilers; it cannot be used with {other}")
-    return placement_for(mod, compiler, database)
-
-
-def _with_placed(policy: RegionPolicy | None, placement: Mapping[str, str]) -> RegionPolicy | None:
-    """The policy; it also takes the calls that are placed by name, even if they are cheap."""
-    return with_names(policy, force=[name for name, compiler in placement.items() if compiler != HOST])
 
 
 def _cause(error: Exception) -> str:

@@ -17,8 +17,8 @@ from .._version import version_of
 from ..core.compilation import Compilation
 from ..core.ledger import ALONE, FOR_REPORTS, FORM, MATCH, Fact, read_facts
 from ..core.tvm_fast import ByIdentity, is_a
-from ..graph.graph import Node as GraphNode
-from ..graph.graph import PortableGraph
+from ..graph.graph import VIEWS, PortableGraph
+from ..graph.node_list import Node as GraphNode
 from ..ir.relax_utils import codegen_of, shape_dims
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import dtype_of
@@ -34,7 +34,6 @@ from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, To
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
-_VIEWS = frozenset({"reshape", "permute", "slice", "expand"})
 _TAKE_BIAS = frozenset({"convolution", "deconvolution", "matmul"})
 _VANISHED = "nothing: fused away"
 
@@ -124,7 +123,7 @@ def _primitive(graph: PortableGraph, node: GraphNode, description: Description |
     dtype = graph.tensors[node.inputs[0]].dtype
     if dtype in ("bfloat16", "float16") and not node.precision:
         label += f" in {dtype}"
-    return Primitive(index, label, implementation, node.kind in _VIEWS, node.apart, node.precision)
+    return Primitive(index, label, implementation, node.kind in VIEWS, node.apart, node.precision)
 
 
 #: stages of the build's notes whose reasons a compiler gives again when it is asked

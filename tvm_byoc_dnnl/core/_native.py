@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..core import _native
 from .errors import NativeLibraryError
 from .machine import few_spins
 
@@ -137,8 +136,8 @@ def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
     return found
 
 
-def limited(function: Callable[..., Any], threads: int | None) -> Callable[..., Any]:
-    """The function; while it runs, the parallel loops that its thread starts use so many threads."""
+def limited(call: Callable[..., Any], threads: int | None) -> Callable[..., Any]:
+    """The call; while it runs, the parallel loops that its thread starts use so many threads."""
     if threads is None:
-        return function
-    return functools.partial(_native.function("tvm_byoc_dnnl.CallWithThreads"), threads, function)
+        return call
+    return functools.partial(function("tvm_byoc_dnnl.CallWithThreads"), threads, call)

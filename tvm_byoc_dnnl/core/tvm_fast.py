@@ -1,17 +1,13 @@
 """Quick access to many TVM objects from Python.
 
-Each access to a field makes a new Python object. To compare two of them by ``==``, as a dict does, TVM asks for the
-type of the expression; and iteration over an array asks for its length at every step. A large model has so many of them
-that this counts.
+Each access to a field makes a new Python object, and to compare two of them by ``==``, as a dict does, TVM asks for the
+type of the expression.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
-from threading import Lock
 from typing import Any, TypeVar
 
 import tvm_ffi
@@ -21,26 +17,6 @@ _V = TypeVar("_V")
 _item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 _size = tvm_ffi.get_global_func("ffi.ArraySize")
 _item.release_gil = _size.release_gil = False  # to release the lock and take it again takes a sixth of such a call
-_pausing = Lock()
-_paused = 0  # blocks of `without_collecting` that run now, in all threads
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Pause Python's garbage collector, which would look at all of TVM and of the program again and again."""
-    global _paused
-    with _pausing:
-        pauses = _paused > 0 or gc.isenabled()
-        _paused += pauses
-        if pauses:
-            gc.disable()
-    try:
-        yield
-    finally:
-        with _pausing:
-            _paused -= pauses
-            if pauses and not _paused:
-                gc.enable()
 
 
 def items(array: Any) -> list[Any]:
@@ -70,21 +46,11 @@ class ByIdentity(MutableMapping[Any, _V]):
     def __delitem__(self, key: Any) -> None:
         del self._entries[hash(key)]
 
-    def __contains__(self, key: object) -> bool:
-        return hash(key) in self._entries
-
     def __iter__(self) -> Iterator[Any]:
         return (key for key, _ in self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        entry = self._entries.get(hash(key))
-        return default if entry is None else entry[1]
 
 
 def is_a(value: Any, kind: type | tuple[type, ...]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,7 +30,7 @@ def constant_numpy(expr: Any) -> np.ndarray:
 def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given), by one copy."""
     array = np.asarray(array)
-    name = dtype or _dtype_name(array.dtype)
+    name = dtype or str(array.dtype)
     tensor = tvm.runtime.empty(array.shape, name)
     try:
         target = np.from_dlpack(tensor)
@@ -49,14 +48,9 @@ def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     return tensor_constant(tensor)
 
 
-@functools.cache
-def _dtype_name(dtype: np.dtype) -> str:
-    return str(dtype)
-
-
 def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
     """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
-    tensor = tvm.runtime.empty(a.shape, _dtype_name(a.dtype))
+    tensor = tvm.runtime.empty(a.shape, str(a.dtype))
     np.multiply(a, b, out=np.from_dlpack(tensor))
     return tensor_constant(tensor)
 

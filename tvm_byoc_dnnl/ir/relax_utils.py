@@ -13,9 +13,6 @@ from tvm import relax, tirx
 from ..core.tvm_fast import ByIdentity, is_a, items
 from .tvm_compat import analyzer, is_constant
 
-#: dims of shapes: reading them is slow, and the same shapes are asked for again and again
-_DIMS: ByIdentity[tuple[Any, ...]] = ByIdentity()
-_MOST_KNOWN = 1 << 14
 #: values with bindings of their own inside
 NESTED = (relax.If, relax.Function, relax.SeqExpr)
 
@@ -197,14 +194,16 @@ def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRMod
 
 def shape_dims(ty: Any) -> list[Any] | None:
     """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
-    known = _dims(ty.shape)
-    return None if known is None else list(known)
+    shape = ty.shape
+    # A variable is a parameter of the function that the type belongs to.
+    values = getattr(shape.ty if is_a(shape, relax.Var) else shape, "values", None)
+    return None if values is None else [d.value if type(d) is tirx.IntImm else d for d in items(values)]
 
 
 def static_shape(ty: Any) -> tuple[int, ...] | None:
     """Shape of a tensor type when every dim is a number, else ``None``."""
-    known = _dims(ty.shape)
-    return known if known is not None and all(isinstance(d, int) for d in known) else None
+    dims = shape_dims(ty)
+    return tuple(dims) if dims is not None and all(isinstance(d, int) for d in dims) else None
 
 
 def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -218,17 +217,3 @@ def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
         or (not isinstance(x, int) and not isinstance(y, int) and analyzer().can_prove_equal(x, y))
         for x, y in zip(a, b, strict=True)
     )
-
-
-def _dims(shape: Any) -> tuple[Any, ...] | None:
-    known = _DIMS.get(shape)
-    if known is None:
-        # A variable is a parameter of the function that the type belongs to.
-        values = getattr(shape.ty if is_a(shape, relax.Var) else shape, "values", None)
-        if values is None:
-            return None
-        known = tuple(d.value if type(d) is tirx.IntImm else d for d in items(values))
-        if len(_DIMS) >= _MOST_KNOWN:
-            _DIMS.clear()
-        _DIMS[shape] = known
-    return known

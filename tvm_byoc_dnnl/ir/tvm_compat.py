@@ -25,10 +25,6 @@ _CALL = tvm_ffi.get_global_func("ir.Call") if _IS_027 else None
 _VAR: Any = tvm_ffi.get_global_func("ir.Var") if _IS_027 else relax.Var
 _DATAFLOW_VAR: Any = tvm_ffi.get_global_func("relax.DataflowVar") if _IS_027 else relax.DataflowVar
 _NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
-#: address of a scalar type → its name: TVM has one such type for each dtype, and hashes its structure
-_DTYPES: dict[int, tuple[Any, str]] = {}
-_address = tvm_ffi.Object.__hash__
-_MOST_KNOWN = 1 << 14
 
 
 def is_constant(expr: Any) -> bool:
@@ -83,12 +79,7 @@ def dtype_of(ty: Any) -> str:
     dtype = ty.dtype
     if dtype is None or isinstance(dtype, str):  # of a dim, and in 0.26 of any type
         return str(dtype or "")
-    known = _DTYPES.get(_address(dtype))
-    if known is None:
-        if len(_DTYPES) >= _MOST_KNOWN:
-            _DTYPES.clear()
-        known = _DTYPES[_address(dtype)] = (dtype, str(dtype.dtype))
-    return known[1]
+    return str(dtype.dtype)
 
 
 def var_name(var: Any) -> str:

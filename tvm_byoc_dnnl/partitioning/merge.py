@@ -1,4 +1,5 @@
-"""Regions: composite calls of one compiler, merged as far as the result stays convex.
+"""Regions: composite calls of one compiler, merged as far as the result stays convex; and where to cut one that is too
+large.
 
 TVM's MergeCompositeFunctions does the same for a module whose only function is ``main`` and has no control flow; this
 one takes any function, and remembers which calls a region was made of.
@@ -7,12 +8,6 @@ one takes any function, and remembers which calls a region was made of.
     b = npu.relu(a)
     c = sign(b)               stays
     d = npu.add(b, c)         region npu_1: add: it depends on `c`, which depends on npu_0
-
-Where a region is cut that is too large: how many of its calls can stay together, and the cheapest place before that.
-
-A limit of the memory, of the operators or of the arguments is one answer for a whole region, so it is found by
-questions about the first calls: by bisection, and then around the size of the region before, because equal limits give
-regions of nearly equal sizes.
 """
 
 from __future__ import annotations

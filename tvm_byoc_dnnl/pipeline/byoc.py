@@ -3,8 +3,6 @@ has tuned and a safe plan of memory.
 
 TVM's plan takes memory that one branch of an If gave back for a tensor of the other branch, or of what follows: where
 the first one did not run, there is no such memory, and the process ends.
-
-Steps that a caller forgot: TVM would raise an internal error, or compile everything itself without a message.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -40,8 +37,8 @@ from ..vendors.portable import check_output, source_namespaces
 from ..whole import Expand
 from . import PIPELINE
 from .guards import CheckCounts, CheckSizes
-from .host_code import anchor_host_code
-from .kv_cache import GrowCaches
+from .host_code import AnchorHostCode
+from .kv_cache import ALLOCATION, GrowCaches
 from .legalize import LEGALIZATIONS, DropSequenceMarks, StartReductions
 from .metadata import attach_kernels, attach_metadata, kernel_names
 from .regions import build_regions
@@ -101,11 +98,6 @@ def _annotated_only(functions: Any) -> str:
 
 
 notice_forgotten_steps()
-
-
-@tvm.transform.module_pass(opt_level=0, name="AnchorHostCode")
-def _anchor_host_code(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    return anchor_host_code(mod)
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepFromFusion")
@@ -203,11 +195,11 @@ def byoc_pipeline(
                 DropSequenceMarks,
                 StartReductions,
                 OwnWeightsUnlessSource if is_source else OwnWeights,
-                *([_anchor_host_code] if host_code else []),
+                *([AnchorHostCode] if host_code else []),
                 *cpu.dataflow_lower_passes(target),
                 LowerLoops,
                 GrowCaches,
-                *with_safe_plan(cpu.finalize_passes(target)),
+                *(_careful(p) if p.info.name == _PLAN else p for p in cpu.finalize_passes(target)),
             ]
         )(mod)
 
@@ -238,15 +230,11 @@ def name_of_schedules() -> str:
 
 
 _PLAN = "StaticPlanBlockMemory"
-_ALLOCATION = "relax.builtin.alloc_tensor"
-
-
-def with_safe_plan(passes: Sequence[tvm.transform.Pass]) -> list[tvm.transform.Pass]:
-    """These passes, of which the one that plans memory leaves such functions alone."""
-    return [_careful(p) if p.info.name == _PLAN else p for p in passes]
 
 
 def _careful(plan: tvm.transform.Pass) -> tvm.transform.Pass:
+    """The pass that plans memory, which leaves functions with a branch that allocates alone."""
+
     @tvm.transform.module_pass(opt_level=0, name=_PLAN)
     def careful(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         kept = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and _has_allocating_branch(f)}
@@ -258,4 +246,4 @@ def _careful(plan: tvm.transform.Pass) -> tvm.transform.Pass:
 def _has_allocating_branch(func: relax.Function) -> bool:
     branches = (value for _, value in bindings_of(func) if isinstance(value, relax.If))
     inside = (binding.value for branch in branches for binding in bindings_in(branch))
-    return any(is_op_call(value) and value.op.name == _ALLOCATION for value in inside)
+    return any(is_op_call(value) and value.op.name == ALLOCATION for value in inside)

@@ -1,12 +1,10 @@
-"""The code of TVM's own in a model: one function that nobody calls, C as the host's code, and object files of LLVM's
-modules, made in memory and then written by this package.
+"""The code of TVM's own in a model: one function that nobody calls, C as the host's code, and object files in memory.
 
 Without any PrimFunc TVM links an empty C source instead of LLVM code, and then needs a C++ compiler and seconds to load
-the model. Only an exported file needs that function, because TVM reads the target of the file from LLVM's code; a model
-that stays in the process is built sooner without it.
+the model. Only an exported file needs that function, because TVM reads the target of the file from LLVM's code.
 
-Where LLVM cannot write a file to its end, because the disk is full or files may not grow that large, it ends the
-process. So it writes to memory, and where even files in memory have a limit, it returns assembly as text.
+Where LLVM cannot write a file to its end, it ends the process. So it writes to memory, and where even files in memory
+have a limit, it returns assembly as text.
 """
 
 from __future__ import annotations
@@ -34,8 +32,9 @@ _SYMBOL = re.compile(r"^TVM_DLL int32_t __tvm_ffi_(\w+)\(", re.M)
 _HOST_FUNCTION = "byoc_host_anchor"
 
 
-def anchor_host_code(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with such a function, if it has no PrimFunc."""
+@tvm.transform.module_pass(opt_level=0, name="AnchorHostCode")
+def AnchorHostCode(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Pass: a module without any PrimFunc gets such a function."""
     if any(isinstance(f, tvm.tirx.PrimFunc) for f in mod.functions.values()):
         return mod
     mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)

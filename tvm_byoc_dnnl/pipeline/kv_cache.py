@@ -19,7 +19,7 @@ from ..ir.walker import rewrite_calls_in
 
 #: returns the positions of the inputs and of the outputs that are views of such buffers
 CACHES_FUNCTION = "byoc_caches"
-_ALLOCATION = "relax.builtin.alloc_tensor"
+ALLOCATION = "relax.builtin.alloc_tensor"
 
 
 @tvm.transform.module_pass(opt_level=0, name="GrowCaches")
@@ -75,7 +75,7 @@ class _Uses:
             self._defined[var] = place
             if isinstance(value, relax.Call):
                 self._calls.append(value)
-                if getattr(value.op, "name", "") == _ALLOCATION:
+                if getattr(value.op, "name", "") == ALLOCATION:
                     self._allocations[var] = value
                 self._count(value.args)
             elif not self._origins.bind(var, value):

@@ -1,14 +1,8 @@
-"""Data that a compiled model contains about itself: inputs, outputs, versions, and the compiler of each call; which
-inputs may lie at any address; and how it calls its regions.
+"""Data that a compiled model contains about itself: inputs (and which may lie at any address), outputs, versions, the
+compiler of each call, and which calls each kernel of TVM's runs, for `profile`.
 
 Stored as Relax functions that return bytes in a tensor, so that it survives ``export_library`` with nothing but TVM's
-VM. The account of the calls is a function of its own, which only a report calls.
-
-TVM's generated code assumes 64 bytes of a tensor's first byte, which NumPy's arrays seldom have; they must be copied.
-
-Which calls of the model each kernel of TVM's runs, use by use, for `profile`.
-
-LegalizeOps keeps the variables of a function, FuseOps makes new ones. Behind it a kernel is found again by its
+VM. LegalizeOps keeps the variables of a function, FuseOps makes new ones. Behind it a kernel is found again by its
 operands: values have equal numbers if the same kernel computes them from values with equal numbers.
 """
 
@@ -42,9 +36,7 @@ from .standalone import PROGRAM_FUNCTION, program_of
 Kernels = dict[str, list[list[str]]]
 
 
-def kernel_names(
-    model: tvm.IRModule, legal: tvm.IRModule, fused: tvm.IRModule, lowered: tvm.IRModule, entry: str = "main"
-) -> Kernels:
+def kernel_names(model: tvm.IRModule, legal: tvm.IRModule, fused: tvm.IRModule, lowered: tvm.IRModule) -> Kernels:
     """Find the names, ONNX nodes or the variables that hold the results; both branches of an If count.
 
     The modules are that before its calls are lowered, and those behind LegalizeOps, behind FuseOps, and behind FuseTIR
@@ -74,7 +66,7 @@ def kernel_names(
             elif symbol:
                 uses.setdefault(symbol, []).append(names)
 
-    follow(entry, ())
+    follow("main", ())
     return uses
 
 
@@ -203,23 +195,24 @@ REPORT_FUNCTION = "byoc_report"
 KERNELS_FUNCTION = "byoc_kernels"
 
 
-def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule, entry: str = "main") -> tvm.IRModule:
+def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule) -> tvm.IRModule:
     """Add functions that describe ``main``, if there is one. ``regions`` is ``mod`` before its regions were built."""
     names = {gv.name_hint: gv for gv in mod.get_global_vars()}
-    if entry not in names or METADATA_FUNCTION in names:
+    if "main" not in names or METADATA_FUNCTION in names:
         return mod
+    main = mod[names["main"]]
     record = {
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
         "tvm_byoc_dnnl": __version__,
-        "inputs": [asdict(i) for i in inputs_of(mod[names[entry]])],
-        "outputs": [asdict(o) for o in outputs_of(mod[names[entry]])],
-        "unaligned": unaligned_inputs(mod, mod[names[entry]]),
+        "inputs": [asdict(i) for i in inputs_of(main)],
+        "outputs": [asdict(o) for o in outputs_of(main)],
+        "unaligned": unaligned_inputs(mod, main),
         "log": [asdict(e) for e in read_log(mod)],
     }
     own = {METADATA_FUNCTION: json.dumps(record).encode()}
-    if entry == "main" and external_modules(mod):
-        own[PROGRAM_FUNCTION] = program_of(mod, mod[names[entry]])
+    if external_modules(mod):
+        own[PROGRAM_FUNCTION] = program_of(mod, main)
     if REPORT_FUNCTION not in names and (account := _account(regions)):
         own[REPORT_FUNCTION] = account
     return _with_data(mod, own)

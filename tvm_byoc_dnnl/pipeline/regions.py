@@ -131,8 +131,8 @@ def _facts(name: str, refusals: Mapping[str, str], strict: bool) -> list[Fact]:
 FALLBACK_FUNCTIONS = {True: "byoc_fallback", "once": "byoc_fallback_once"}
 
 
-def with_host_form(mod: tvm.IRModule, fallback: bool | str, entry: str = "main") -> tvm.IRModule:
-    """The partitioned module with a second form of ``entry``, if that calls regions of vendors' compilers."""
+def with_host_form(mod: tvm.IRModule, fallback: bool | str) -> tvm.IRModule:
+    """The partitioned module with a second form of ``main``, if that calls regions of vendors' compilers."""
     bodies = {
         gv: flatten_region(f).without_attr("Codegen")
         for gv, f in mod.functions.items()
@@ -143,7 +143,7 @@ def with_host_form(mod: tvm.IRModule, fallback: bool | str, entry: str = "main")
     reaching = {gv for gv, others in read.items() if others & bodies.keys()}
     while more := {gv for gv, others in read.items() if others & reaching} - reaching:
         reaching |= more
-    main = next((gv for gv in reaching if gv.name_hint == entry), None)
+    main = next((gv for gv in reaching if gv.name_hint == "main"), None)
     if main is None:
         return mod
     taken, form = {gv.name_hint for gv in mod.get_global_vars()}, FALLBACK_FUNCTIONS[fallback]

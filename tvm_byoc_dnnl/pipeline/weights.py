@@ -1,9 +1,8 @@
 """Weights beside the code: one module owns the constants of all regions, and the host's large ones.
 
-TVM's own constant loader serialises them into the code's read-only data and copies them back to the heap when the
-model is loaded. There they stay, although a backend has packed copies; above 2 GB such a file cannot be linked. The
-native library's module exports them as plain data of any size instead, gives views of the mapped file to backends, and
-releases their pages when a backend no longer needs them.
+TVM's own constant loader copies them to the heap when the model is loaded, where they stay although a backend has
+packed copies; above 2 GB such a file cannot be linked. The native library's module exports them as plain data, gives
+views of the mapped file to backends, and releases their pages when a backend no longer needs them.
 """
 
 from __future__ import annotations

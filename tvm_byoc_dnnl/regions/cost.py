@@ -1,9 +1,7 @@
-"""Arithmetic and memory traffic of a call, estimated from its types, for reports and policies.
+"""Arithmetic and memory traffic of a call, estimated from its types, and the policies that decide by them.
 
 Products (convolution, matmul, attention) are exact, two operations per multiply-accumulate; everything else is
 counted per element. A symbolic dim counts as the size that the model is optimised for, or as 1 where none was given.
-
-Policies: the regions that are worth a call, by their arithmetic, their bytes, and the user's choice.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from ..graph.graph import evaluate
 from ..ir.relax_utils import shape_dims, static_shape
 from ..ir.signature import USUAL_SIZES_ATTR
 from ..ir.tvm_compat import dtype_of
-from ..regions import cost
 
 #: no usual sizes
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -247,12 +244,12 @@ class Work:
     @cached_property
     def flops(self) -> int:
         """Operations."""
-        return sum(cost.call_flops(call, self.sizes) for call in self.calls)
+        return sum(call_flops(call, self.sizes) for call in self.calls)
 
     @cached_property
     def bytes(self) -> int:
         """Size of the arguments and results."""
-        return sum(cost.type_bytes(value.ty, self.sizes) for value in self.crossing)
+        return sum(type_bytes(value.ty, self.sizes) for value in self.crossing)
 
     @cached_property
     def ops(self) -> Sequence[str]:
@@ -262,7 +259,7 @@ class Work:
     @cached_property
     def is_cheap(self) -> bool:
         """Whether it has only copies and cheap elementwise calls."""
-        return all(map(cost.is_cheap, self.calls))
+        return all(map(is_cheap, self.calls))
 
 
 @dataclass(frozen=True)

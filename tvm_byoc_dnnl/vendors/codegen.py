@@ -1,11 +1,7 @@
-"""Codegens as routes: the functions that TVM's RunCodegen calls for the regions of a namespace. Regions become modules
-of their codegens, and the calls of regions calls of what these modules export.
+"""Routes, by which regions become code: the three methods that the engine calls; and codegens as routes, the functions
+that TVM's RunCodegen calls for the regions of a namespace.
 
-TVM's RunCodegen does the same for functions with a symbol of their own that do not call themselves: it leaves the
-regions of a private function as they are, and does not come back from a recursive one.
-
-The three methods that the engine calls to make code of regions; and C source as a namespace's output: its headers
-and libraries, and whether a compiler can read it.
+RunCodegen itself leaves the regions of a private function as they are, and does not come back from a recursive one.
 """
 
 from __future__ import annotations
@@ -210,15 +206,11 @@ def with_external_calls(
 
 def name_constants(functions: Iterable[relax.Function]) -> dict[Any, str]:
     """Names for the constants of regions, as RunCodegen gives them; one that several share keeps its last name."""
-    names: dict[Any, str] = {}
-    for func in functions:
-        _name_constants(func, names)
-    return names
-
-
-def _name_constants(func: relax.Function, names: dict[Any, str]) -> None:
-    prefix = f"{func.attrs['global_symbol']}_{codegen_of(func)}_const_"
-    names.update((constant, f"{prefix}{count}") for count, constant in enumerate(constants_in(func.body)))
+    return {
+        constant: f"{func.attrs['global_symbol']}_{codegen_of(func)}_const_{count}"
+        for func in functions
+        for count, constant in enumerate(constants_in(func.body))
+    }
 
 
 class Codegen(Route):

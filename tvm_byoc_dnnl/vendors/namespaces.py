@@ -1,11 +1,5 @@
-"""The namespaces that are registered: how vendors are found, the owner of each, and compilers that were written for
-TVM alone; a vendor that fails leaves no partial registration.
-
-The engine reads this table and nothing else of a vendor; `registry` fills it.
-
-A vendor registers its predicates, lowerings and patterns when it is imported; nothing here knows one by name.
-
-Options of a namespace: its hooks and its codegen declare them, and a user sets them for one module.
+"""The namespaces that are registered: how vendors are found, the owner of each, compilers that were written for TVM
+alone, and the options that a user sets for one module. `registry` fills this table, and the engine reads nothing else.
 """
 
 from __future__ import annotations

@@ -132,10 +132,10 @@ class Quantization:
         ModuleNotFoundError
             Without torchao.
         """
-        from .torchao_quantiser import quantiser_of
+        from .torchao_quantiser import BackendQuantiser
 
         kinds = {name: kind for kind in self.kinds for name in KINDS[kind][1]}
-        return quantiser_of(self, kinds, WITH_WEIGHTS)
+        return BackendQuantiser(self, kinds, WITH_WEIGHTS)
 
 
 def register_quantization(
@@ -255,10 +255,6 @@ def _q(real: Any) -> Any:
     return is_op("relax.quantize")(real | bounded, wildcard(), wildcard())
 
 
-def _with_bias(real: Any) -> Any:
-    return real | is_op("relax.add")(real, is_const())
-
-
 def _any_of(ops: Sequence[str], operand: Any, *others: Any) -> Any:
     return reduce(or_, (is_op(op)(operand, *others) for op in ops))
 
@@ -278,7 +274,7 @@ def _patterns(kind: str) -> list[tuple[str, Any, dict[str, Any]]]:
         "reshape": lambda: is_op("relax.reshape")(x, wildcard()) | _any_of(_MOVES, x),
     }
     call = calls[kind]()
-    real = _with_bias(call) if kind in WITH_WEIGHTS else call
+    real = call | is_op("relax.add")(call, is_const()) if kind in WITH_WEIGHTS else call
     end = is_op("relax.quantize")(call, wildcard(), wildcard()) if kind == "relu" else _q(real)
     return [(kind, end, {"x": x, "call": call, **({"y": y} if kind == "add" else {})})]
 

@@ -294,22 +294,17 @@ def _always(attrs: Any, args: Sequence[Any]) -> bool:
     return True
 
 
-def _checked_ops(op: str | Iterable[str]) -> list[str]:
-    names = [op] if isinstance(op, str) else list(op)
-    for name in names:
-        _check_op(name)
+def _checked_ops(ops: str | Iterable[str]) -> list[str]:
+    names, known = [ops] if isinstance(ops, str) else list(ops), tvm.ir.Op.list_op_names()
+    for op in names:
+        if op not in known:
+            own = (name for name in known if name.startswith(("relax.", "onnx.")))
+            near = [name for name in own if name.lower().endswith(op.lower().rpartition(".")[2])]
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            if not near and op.startswith("onnx."):
+                hint = "; register_onnx_operator makes an operator of ONNX known"
+            raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
     return names
-
-
-def _check_op(op: str) -> None:
-    known = tvm.ir.Op.list_op_names()
-    if op not in known:
-        own = (name for name in known if name.startswith(("relax.", "onnx.")))
-        near = [name for name in own if name.lower().endswith(op.lower().rpartition(".")[2])]
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        if not near and op.startswith("onnx."):
-            hint = "; register_onnx_operator makes an operator of ONNX known"
-        raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
 
 
 def register_unsupported(compiler: str, reasons: Mapping[str, str], *, extend: bool = False) -> None:

@@ -18,14 +18,9 @@ _ANNOTATION = "quantization_annotation"
 _ENDS = ("relu.default", "relu_.default", "hardtanh.default", "hardtanh_.default", "clamp.default")
 
 
-def quantiser_of(spec: Any, kinds: Mapping[str, str], with_weights: Sequence[str]) -> Quantizer:
-    """The quantiser for a backend; ``kinds`` has operators of PyTorch, and ``with_weights`` those kinds that have
-    weights.
-    """
-    return _Quantiser(spec, kinds, with_weights)
+class BackendQuantiser(Quantizer):
+    """Of the calls of operators of PyTorch in ``kinds``; those of kinds in ``with_weights`` have weights."""
 
-
-class _Quantiser(Quantizer):
     def __init__(self, spec: Any, kinds: Mapping[str, str], with_weights: Sequence[str]) -> None:
         super().__init__()
         self._kinds, self._with_weights = kinds, with_weights

@@ -1,16 +1,10 @@
-"""The matches of a pattern in the dataflow blocks of a function, as TVM's FuseOpsByPattern finds them.
+"""The matches of a pattern in the dataflow blocks of a function, as TVM's FuseOpsByPattern finds them, and their
+composite functions, in the form that it gives them.
 
-FuseOpsByPattern rebuilds the whole module for each pattern, with or without a match, and infers types again. Here only
-calls that can be the root of a match are tried, of patterns whose operators occur. `refuse_escape` says whether a match
-can run as one call, although others read some of its results.
-
-Groups of calls as composite functions, in the form that TVM's FuseOpsByPattern gives to the match of a pattern.
-
-FuseOpsByPattern infers the type of each call again, which takes long. Here a call keeps its type, and its result keeps
-its variable.
-
-A group of several results becomes a call that returns a tuple, in the place of the group's last binding. What reads an
-earlier result in front of that place moves behind the call.
+FuseOpsByPattern rebuilds the whole module for each pattern, with or without a match, and infers all types again. Here
+only calls that can be the root of a match are tried, a call keeps its type, and its result keeps its variable. A group
+of several results becomes a call that returns a tuple, in the place of the group's last binding; what reads an earlier
+result in front of that place moves behind the call.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class Matcher:
                 self._function = name
                 groups = searched[name].matches(candidate.pattern, candidate.annotations, candidate.check)
                 if groups:
-                    func = composites.replace_in(mod[name], partial(_found, groups))
+                    func = composites.replace_in(mod[name], partial(lambda found, var, _value: found.get(var), groups))
                     mod = with_functions(mod, {mod.get_global_var(name): func})
                     searched[name] = Searched(func)
             mod = with_functions(mod, composites.functions) if composites.functions else mod
@@ -226,10 +226,6 @@ def _changed(
     mod: tvm.IRModule, functions: Sequence[str], change: Callable[[relax.Function], relax.Function]
 ) -> tvm.IRModule:
     return with_functions(mod, {mod.get_global_var(name): change(mod[name]) for name in functions})
-
-
-def _found(groups: Mapping[Any, Group], var: Any, _value: Any) -> Group | None:
-    return groups.get(var)
 
 
 def ask_pattern(

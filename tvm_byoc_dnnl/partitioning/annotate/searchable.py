@@ -1,15 +1,11 @@
-"""Functions before they are searched for patterns.
-
-Conversions of quantised tensors that several calls read: each reader gets a copy while patterns are matched.
+"""Functions before they are searched for patterns: tuples are replaced by their fields, names of variables differ, and
+of conversions of quantised tensors each reader gets a copy.
 
     q ─ dequantize ┬ conv2d ─ quantize           q ┬ dequantize ─ conv2d ─ quantize
                    └ add ─────── …         ──>     └ dequantize ─ add ─────── …
 
 A group from its dequantizes to its quantize has no result then that others read, so that a pattern can take it. The
 copies that no pattern took are one again afterwards.
-
-Functions before they are searched: tuples replaced by their fields, so that operators read tensors and not variables
-that hold tuples, and variables whose names differ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Forms that a vendor wants before and while its calls are annotated, without which a build goes on.
-
-The calls of a namespace in the layout that it wants, by TVM's ConvertLayout.
+"""Forms that a vendor wants before and while its calls are annotated, without which a build goes on: its own preparing
+passes, and its calls in its layout, by TVM's ConvertLayout.
 
     conv2d (NCHW)                 permute_dims
     quantize            ──>       conv2d (NHWC)

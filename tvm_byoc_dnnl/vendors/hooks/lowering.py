@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -259,20 +259,20 @@ class Lowered:
     kernels: Mapping[Any, tirx.PrimFunc]
 
 
-@dataclass
 class HookLowering:
-    #: whose
-    ns: Namespace
-    #: what for
-    target: tvm.target.Target
-    #: what `get_target_options` reads
-    options: Mapping[str, Any]
-    #: global variable of a region → its replacement. A region that is in neither of the two is left to a codegen
-    done: dict[Any, Lowered] = field(default_factory=dict)
-    #: global variable of a region → why not
-    failures: dict[Any, Failure] = field(default_factory=dict)
+    """The regions of one namespace while they are lowered for a target.
 
-    def run(self, regions: Mapping[Any, relax.Function], lookup: Callable[[Any], Any]) -> None:
+    ``options`` are what `get_target_options` reads. ``done`` has what takes the place of a region, and ``failures`` why
+    one cannot be lowered; the others are left to a codegen.
+    """
+
+    def __init__(self, ns: Namespace, target: tvm.target.Target, options: Mapping[str, Any]) -> None:
+        self.ns, self.target, self.options = ns, target, options
+        self.done: dict[Any, Lowered] = {}
+        self.failures: dict[Any, Failure] = {}
+
+    def lower(self, regions: Mapping[Any, relax.Function], lookup: Callable[[Any], Any]) -> None:
+        """Lower regions; ``lookup`` finds the functions that they call."""
         regions = {gv: with_known_shapes(f) for gv, f in regions.items()}
         fused = {gv: f for gv, f in regions.items() if fused_ops_in(self.ns, f)}
         for gv, func in fused.items():

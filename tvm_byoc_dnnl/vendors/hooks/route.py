@@ -1,15 +1,13 @@
-"""The route by target hooks and fused operators; regions that they do not change go to the namespace's codegen. The
-PrimFuncs of a namespace become one runtime module, equal ones once.
+"""The route by target hooks and fused operators; regions that they do not change go to the namespace's codegen. Equal
+PrimFuncs of a namespace are kept once, and become one runtime module.
 
     region (Relax)  --relax_to_tir-->  call_tir of PrimFuncs   --(tir_passes, tir_to_runtime)-->  call_dps_packed
-
-This file does the work that is the same for every vendor: it keeps equal PrimFuncs once, and replaces the regions by
-calls of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tvm
@@ -27,53 +25,15 @@ from ..codegen import Route, Terms, check_sources, missing_functions
 from ..namespace import Namespace, TargetHooks
 from ..namespaces import OPTIONS_ATTR
 from .c_source import c_module, lower_tir
-from .lowering import HookLowering, Lowered
+from .lowering import HookLowering
 
 
-def hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.target.Target:
+def _hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.target.Target:
     """The target of the PrimFuncs of a namespace: its own target, or that of the build."""
     own = tvm.target.Target(hooks.target) if hooks is not None and hooks.target is not None else target
     if own.host is not None:
         return own
     return own.with_host(own if "cpu" in own.keys else target)
-
-
-def build_apart(
-    hooks: TargetHooks | None,
-    functions: Mapping[str, tirx.PrimFunc],
-    target: tvm.target.Target,
-    options: Any,
-    *,
-    isolate: bool = False,
-) -> tvm.runtime.Module:
-    """Run the TIR passes and ``tir_to_runtime`` of a namespace; without hooks TVM's own passes and code generator run.
-
-    ``functions`` are by symbol; ``options`` are what `get_target_options` reads. `UnsupportedError` if the result
-    cannot be run and exported, `RuntimeError` if it is C that does not compile.
-    """
-    mod = tvm.IRModule({s: f.with_attr("global_symbol", s) for s, f in functions.items()})
-    mod = mod.with_attr(OPTIONS_ATTR, options)
-    if isolate:
-        with calling("tir_passes or tir_to_runtime"):
-            library = apart(lambda: _built(hooks, mod, target), "tir_passes or tir_to_runtime")
-    else:
-        library = _built(hooks, mod, target)
-    _check(library)
-    check_sources([library])
-    missing = missing_functions(library, functions)
-    if missing:
-        raise UnsupportedError(f"the module that tir_to_runtime returned has no function {', '.join(missing)}")
-    return library
-
-
-def _built(hooks: TargetHooks | None, mod: tvm.IRModule, target: tvm.target.Target) -> Any:
-    passes = hooks.tir_passes if hooks is not None else None
-    to_runtime = hooks.tir_to_runtime if hooks is not None else None
-    with target:
-        mod = tirx.transform.BindTarget(target)(mod)
-        mod = run_pass(passes, mod, "tir_passes") if passes is not None else lower_tir(mod, target)
-        with calling("tir_to_runtime"):
-            return to_runtime(mod, target) if to_runtime is not None else _generate(mod, target)
 
 
 def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
@@ -86,7 +46,8 @@ def _generate(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Modul
     return generator(mod, target)
 
 
-def _check(library: Any) -> None:
+def _check(library: Any, functions: Iterable[str]) -> None:
+    """Raise `UnsupportedError` for what cannot be run and exported, `RuntimeError` for C that does not compile."""
     if not isinstance(library, tvm.runtime.Module):
         raise UnsupportedError(f"tir_to_runtime returned {library!r}; expected a runtime Module")
     exportable = library.is_binary_serializable() or library.is_compilation_exportable()
@@ -95,6 +56,9 @@ def _check(library: Any) -> None:
             f"tir_to_runtime returned a module of kind {library.kind!r} that cannot be exported; expected one that is "
             "serializable, or source or an object to be linked"
         )
+    check_sources([library])
+    if missing := missing_functions(library, functions):
+        raise UnsupportedError(f"the module that tir_to_runtime returned has no function {', '.join(missing)}")
 
 
 #: the pattern kind by which FuseOps knows a function that it must not change
@@ -146,31 +110,21 @@ def redirect_calls(func: relax.Function, callees: Mapping[Any, Any]) -> relax.Fu
     return rewrite_calls(func, redirected)
 
 
-class HookBuild:
+class HookBuild(HookLowering):
     """Regions and PrimFuncs of one namespace while they are lowered and built.
 
-    ``done`` has what takes the place of each region but those that are left to a codegen; ``names`` has the names of
-    PrimFuncs in ``kernels``. ``all_together`` is the error where each can be built alone, but not all of them.
+    ``names`` has the names of PrimFuncs in ``kernels``. ``library`` is the runtime module of these, where the namespace
+    builds them itself. ``all_together`` is the error where each can be built alone, but not all of them.
     """
 
     def __init__(
         self, ns: Namespace, target: tvm.target.Target, options: Mapping[str, Any], taken: Collection[str] = ()
     ) -> None:
-        self._ns = ns
-        self._target = hook_target(ns.hooks, target)
-        self._options = {ns.name: options}
-        self.done: dict[Any, Lowered] = {}
+        super().__init__(ns, _hook_target(ns.hooks, target), {ns.name: options})
         self.names: dict[Any, str] = {}
         self.kernels = KernelTable(taken)
         self.library: tvm.runtime.Module | None = None
-        self.failures: dict[Any, Failure] = {}
         self.all_together: Failure | None = None
-
-    def lower(self, regions: Mapping[Any, relax.Function], lookup: Callable[[Any], Any]) -> None:
-        """Fill ``done`` and ``failures``; ``lookup`` finds the functions that the regions call."""
-        lowering = HookLowering(self._ns, self._target, self._options)
-        lowering.run(regions, lookup)
-        self.done, self.failures = lowering.done, lowering.failures
 
     def build(self, primfuncs: Mapping[Any, tirx.PrimFunc]) -> None:
         """Build the PrimFuncs that were lowered here, and those that the module had before."""
@@ -180,7 +134,7 @@ class HookBuild:
             for gv, func in kernels.items():
                 hint = user.name_hint if len(kernels) == 1 else f"{user.name_hint}_{gv.name_hint}"
                 self.names[gv] = self.kernels.add(func, hint)
-        if not self.names or not (self._builds_apart or "cpu" in self._target.keys):
+        if not self.names or not (self._builds_apart or "cpu" in self.target.keys):
             return
         broken = self._build_apart()
         for user, kernels in users.items():
@@ -190,23 +144,37 @@ class HookBuild:
 
     @property
     def _builds_apart(self) -> bool:
-        return self._ns.hooks is not None and self._ns.hooks.builds_apart
+        return self.ns.hooks is not None and self.ns.hooks.builds_apart
 
     def _build_apart(self) -> dict[str, Failure]:
         """Build the PrimFuncs. Those that go on through TVM's lowering are built once here, too, to see that it can."""
-        hooks, functions = self._ns.hooks, self.kernels.functions
-
-        def make(names: Sequence[str]) -> tvm.runtime.Module:
-            some = {n: functions[n] for n in names}
-            return build_apart(hooks, some, self._target, self._options, isolate=self._ns.isolate)
-
-        made, errors, together = all_or_each(list(functions), make)
+        functions = self.kernels.functions
+        made, errors, together = all_or_each(list(functions), self._library_of)
         if together is None:
             self.library = made[0][1] if self._builds_apart else None
         elif not errors:
             self.all_together = Failure("codegen", f"all functions of the module together: {describe(together)}")
             return dict.fromkeys(functions, self.all_together)
         return {name: Failure("codegen", describe(error)) for name, error in errors.items()}
+
+    def _library_of(self, names: Sequence[str]) -> tvm.runtime.Module:
+        """Run the TIR passes and ``tir_to_runtime``; without hooks TVM's own passes and code generator run."""
+        functions = {name: self.kernels.functions[name].with_attr("global_symbol", name) for name in names}
+        mod = tvm.IRModule(functions).with_attr(OPTIONS_ATTR, self.options)
+        who = "tir_passes or tir_to_runtime"
+        with calling(who) if self.ns.isolate else nullcontext():
+            library = apart(lambda: self._built(mod), who) if self.ns.isolate else self._built(mod)
+        _check(library, names)
+        return library
+
+    def _built(self, mod: tvm.IRModule) -> Any:
+        passes = self.ns.hooks.tir_passes if self.ns.hooks is not None else None
+        to_runtime = self.ns.hooks.tir_to_runtime if self.ns.hooks is not None else None
+        with self.target:
+            mod = tirx.transform.BindTarget(self.target)(mod)
+            mod = run_pass(passes, mod, "tir_passes") if passes is not None else lower_tir(mod, self.target)
+            with calling("tir_to_runtime"):
+                return (to_runtime or _generate)(mod, self.target)
 
 
 class HookRoute(Route):
