@@ -6,17 +6,22 @@
 // TVM alone and by C++ programs, too. All other libraries go on to tvm-ffi's own as they are.
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the headers below need it.
+#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "common/data_object.h"
 #include "common/file_identity.h"
 #include "common/mapped.h"
 #include "common/support/error.h"
+#include "native/library_record.h"
 #include "runtime/guarded.h"
 
 namespace tvm_byoc_dnnl {
@@ -53,6 +58,29 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef().def(
       "tvm_byoc_dnnl.LoadLibrary",
       [loader](const ffi::String& path) { return Load(loader, path); });
+  tvm::ffi::reflection::GlobalDef()
+      .def("tvm_byoc_dnnl.CheckLibrary",
+           [](const ffi::String& file, const ffi::String& path, const ffi::String& key) {
+             Guarded([&] {
+               const bool is_empty = std::filesystem::file_size(std::string(file)) == 0;
+               const auto mapped = is_empty ? nullptr : MapFile(file);
+               const std::string_view data(is_empty ? "" : mapped->data(),
+                                           is_empty ? 0 : mapped->bytes());
+               CheckLibrary(data, path, key);
+             });
+           })
+      .def("tvm_byoc_dnnl.LibraryRecord",
+           [](const ffi::String& path, const ffi::String& key) {
+             return Guarded([&] {
+               const auto mapped = MapFile(path);
+               std::string_view data(mapped->data(), mapped->bytes());
+               const std::string record = RecordOf(&data, key);
+               return ffi::Array<ffi::Any>{static_cast<int64_t>(data.size()), ffi::Bytes(record)};
+             });
+           })
+      .def("tvm_byoc_dnnl.WriteMark", [](const ffi::String& path) {
+        return Guarded([&] { WriteDataObject(path, std::string(kLibraryMark), {kLibraryMark}); });
+      });
   auto load = [loader](const ffi::String& path, const ffi::String& format) {
     const std::optional<FileIdentity> identity = IdentityOf(path);
     if (identity && identity->sealed) return Load(loader, path);

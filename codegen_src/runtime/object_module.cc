@@ -57,16 +57,11 @@ class ObjectModule final : public ffi::ModuleObj {
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef()
-      .def("tvm_byoc_dnnl.ObjectModuleCreate",
-           [](const ffi::Bytes& object, const ffi::Module& library, const ffi::String& source,
-              const ffi::String& kind) {
-             return ffi::Module(ffi::make_object<ObjectModule>(object, library, source, kind));
-           })
-      .def("tvm_byoc_dnnl.WriteDataObject",
-           [](const ffi::String& path, const ffi::String& symbol, const ffi::Bytes& data) {
-             Guarded([&] { WriteDataObject(path, symbol, {{data.data(), data.size()}}); });
-           });
+  tvm::ffi::reflection::GlobalDef().def(
+      "tvm_byoc_dnnl.ObjectModuleCreate", [](const ffi::Bytes& object, const ffi::Module& library,
+                                             const ffi::String& source, const ffi::String& kind) {
+        return ffi::Module(ffi::make_object<ObjectModule>(object, library, source, kind));
+      });
 }
 
 }  // namespace

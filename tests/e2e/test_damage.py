@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ import tvm_byoc_dnnl as byoc
 from tests.weights_models import TOKENS, weighty_model
 from tvm_byoc_dnnl.ir.constants import constant_numpy
 from tvm_byoc_dnnl.ir.tvm_compat import is_constant
-from tvm_byoc_dnnl.pipeline import library_file
 
 pytestmark = pytest.mark.native
 
@@ -76,9 +76,8 @@ def test_damaged_weights_are_noticed_by_tvm_alone(exported: Path, tmp_path: Path
 def test_plain_weights_are_not_read_to_check_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.so"
     byoc.compile(weighty_model(512, 4)[0]).export_library(path)
-    record = library_file._record(library_file._mapped(path.open("rb")))
-    assert record is not None
-    ((start, end),) = record["skip"]
+    whole = path.read_bytes()
+    ((start, end),) = json.loads(whole[whole.rindex(b'{"bytes"') : whole.rindex(b"}") + 1])["skip"]
     assert end - start > 0.9 * path.stat().st_size
 
 

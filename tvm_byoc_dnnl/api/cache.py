@@ -100,7 +100,7 @@ class ModelCache:
         try:
             with written(path, follow=False) as aside:
                 built.export_library(aside)
-                library_file.label(aside, key)
+                library_file.seal(aside, key)
                 aside.chmod(aside.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
             stored = CachedExecutable(path, key)
         except (ArtifactError, ExportError, OSError) as error:

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "native/library_record.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "common/support/bytes.h"
+#include "common/support/error.h"
+#include "common/support/xxhash.h"
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+constexpr std::string_view kMagic = "tvm_byoc_dnnl checksum 1";
+constexpr size_t kEnd = sizeof(uint32_t) + kMagic.size();
+// The names of the symbols of plain weights begin with this.
+constexpr std::string_view kWeights = "tvm_byoc_weights_";
+constexpr std::string_view kElf = "\177ELF";
+
+// System V ABI, chapters 4 and 5, for 64-bit files: sizes of the header and of the tables' rows.
+constexpr size_t kHeader = 64, kSection = 64, kSymbol = 24, kSegment = 56;
+constexpr uint32_t kUnused = 0, kNoBits = 8, kDynamicSymbols = 11;
+
+struct Record {
+  std::vector<uint64_t> bytes, skip, checksum, weights;
+  std::optional<std::string> key;
+};
+
+[[noreturn]] void Refuse(const std::string& path, const std::string& reason) {
+  Fail(ErrorKind::kArtifact, path, " is not a library that can be loaded: ", reason);
+}
+
+[[noreturn]] void RefuseEnd(const std::string& path) {
+  Refuse(path,
+         "the record at its end is missing or damaged: it was cut off, or changed after its export "
+         "(by strip, patchelf ...); copy or export it again");
+}
+
+/// A number of a table; throws Error(kArtifact) behind the end of the data.
+template <typename Integer>
+Integer Field(std::string_view data, uint64_t at) {
+  return ByteReader(data.substr(std::min<uint64_t>(at, data.size()))).Read<Integer>();
+}
+
+/// The numbers of one member of the record, which has no other members but its key.
+std::vector<uint64_t> NumbersOf(std::string_view record, const std::string& name) {
+  std::vector<uint64_t> numbers;
+  size_t at = record.find(Cat('"', name, "\":"));
+  if (at == std::string_view::npos) return numbers;
+  at += name.size() + 3;
+  const size_t end = std::min(record.find_first_of("\"}", at), record.size());
+  while ((at = record.find_first_of("0123456789", at)) < end) {
+    uint64_t number = 0;
+    const char* after = std::from_chars(record.data() + at, record.data() + end, number).ptr;
+    numbers.push_back(number);
+    at = static_cast<size_t>(after - record.data());
+  }
+  return numbers;
+}
+
+/// The record behind a library's end, if there is one.
+std::optional<Record> Find(std::string_view data) {
+  if (data.size() < kEnd || data.substr(data.size() - kMagic.size()) != kMagic) return {};
+  Record record;
+  const size_t end = data.size() - kEnd;
+  const size_t length = Field<uint32_t>(data, end);
+  if (length > end) return record;
+  const std::string_view text = data.substr(end - length, length);
+  record.bytes = NumbersOf(text, "bytes");
+  record.skip = NumbersOf(text, "skip");
+  record.checksum = NumbersOf(text, "checksum");
+  record.weights = NumbersOf(text, "weights");
+  constexpr std::string_view kKey = "\"key\": \"";
+  if (size_t at = text.find(kKey); at != std::string_view::npos) {
+    at += kKey.size();
+    record.key = text.substr(at, text.find('"', at) - at);
+  }
+  return record;
+}
+
+/// The checksums of the ranges that are not empty, behind some numbers, as one checksum.
+uint64_t ChecksumOf(std::string_view data, std::string numbers,
+                    const std::vector<ByteRange>& ranges) {
+  for (const auto& [begin, end] : ranges) {
+    if (end > begin) Append<uint64_t>(Xxh64(data.substr(begin, end - begin)), &numbers);
+  }
+  return Xxh64(numbers);
+}
+
+uint64_t ChecksumOfWeights(std::string_view data, const std::vector<ByteRange>& weights) {
+  std::string numbers;
+  Append<uint64_t>(0, &numbers);
+  return ChecksumOf(data, numbers, weights);
+}
+
+/// Of what lies outside of the ranges, and of their places.
+uint64_t ChecksumWithout(std::string_view data, const std::vector<ByteRange>& weights) {
+  std::string numbers;
+  std::vector<ByteRange> kept;
+  uint64_t start = 0;
+  auto keep = [&](uint64_t end) {
+    for (uint64_t place : {start, end}) Append<uint64_t>(place, &numbers);
+    kept.emplace_back(start, end);
+  };
+  for (const auto& [begin, end] : weights) {
+    keep(begin);
+    start = end;
+  }
+  keep(data.size());
+  return ChecksumOf(data, numbers, kept);
+}
+
+/// The ranges of weights, if they and the checksums fit; `data` becomes the library's bytes.
+std::optional<std::vector<ByteRange>> Fitting(const Record& record, bool with_weights,
+                                              std::string_view* data) {
+  const auto& [bytes, skip, checksum, weights, key] = record;
+  if (bytes.size() != 1 || checksum.size() != 1 || skip.size() % 2 != 0) return {};
+  if (bytes[0] > data->size()) return {};
+  const std::string_view kept = data->substr(0, bytes[0]);
+  std::vector<ByteRange> ranges;
+  uint64_t last = 0;
+  for (size_t i = 0; i < skip.size(); i += 2) {
+    if (skip[i] < last || skip[i + 1] < skip[i] || skip[i + 1] > kept.size()) return {};
+    last = skip[i + 1];
+    ranges.emplace_back(skip[i], last);
+  }
+  if (ChecksumWithout(kept, ranges) != checksum[0]) return {};
+  if (with_weights && (weights.size() != 1 || ChecksumOfWeights(kept, ranges) != weights[0]))
+    return {};
+  *data = kept;
+  return ranges;
+}
+
+/// Whether an ELF file's own tables lie within it, as far as they say what a library without a
+/// record is.
+bool IsSound(std::string_view data) {
+  auto inside = [&](uint64_t begin, uint64_t bytes) {
+    return begin <= data.size() && bytes <= data.size() - begin;
+  };
+  const auto segments = Field<uint64_t>(data, 32), sections = Field<uint64_t>(data, 40);
+  const uint64_t segment_count = Field<uint16_t>(data, 56), count = Field<uint16_t>(data, 60);
+  if (!inside(sections, count * kSection) || !inside(segments, segment_count * kSegment))
+    return false;
+  bool has_symbols = count == 0;
+  for (uint64_t row = sections; row < sections + count * kSection; row += kSection) {
+    const auto type = Field<uint32_t>(data, row + 4);
+    has_symbols |= type == kDynamicSymbols;
+    if (type != kUnused && type != kNoBits &&
+        !inside(Field<uint64_t>(data, row + 24), Field<uint64_t>(data, row + 32)))
+      return false;
+  }
+  for (uint64_t row = segments; row < segments + segment_count * kSegment; row += kSegment) {
+    if (!inside(Field<uint64_t>(data, row + 8), Field<uint64_t>(data, row + 32))) return false;
+  }
+  return segment_count > 0 && has_symbols;
+}
+
+/// The weights that a library exports as data.
+std::vector<ByteRange> ExportedWeights(std::string_view data) {
+  const auto sections = Field<uint64_t>(data, 40);
+  auto section = [&](uint64_t number) { return sections + number * kSection; };
+  std::vector<ByteRange> found;
+  for (uint64_t i = 0; i < Field<uint16_t>(data, 60); ++i) {
+    if (Field<uint32_t>(data, section(i) + 4) != kDynamicSymbols) continue;
+    const auto names = Field<uint64_t>(data, section(Field<uint32_t>(data, section(i) + 40)) + 24);
+    const auto table = Field<uint64_t>(data, section(i) + 24);
+    const auto bytes = Field<uint64_t>(data, section(i) + 32);
+    for (uint64_t symbol = table; symbol + kSymbol <= table + bytes; symbol += kSymbol) {
+      const uint64_t name = names + Field<uint32_t>(data, symbol);
+      if (name > data.size() || data.substr(name, kWeights.size()) != kWeights) continue;
+      const uint64_t home = section(Field<uint16_t>(data, symbol + 6));
+      const uint64_t begin = Field<uint64_t>(data, symbol + 8) - Field<uint64_t>(data, home + 16) +
+                             Field<uint64_t>(data, home + 24);
+      found.emplace_back(begin, begin + Field<uint64_t>(data, symbol + 16));
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+void RefuseDamaged(const std::string& path) {
+  Refuse(path,
+         "it is damaged, its checksum is another than when it was exported; copy or export it "
+         "again");
+}
+
+std::string RecordOf(std::string_view* data, const std::string& key) {
+  if (data->substr(0, kElf.size()) != kElf) return "";
+  if (const auto old = Find(*data); old && old->bytes.size() == 1) {
+    *data = data->substr(0, old->bytes[0]);
+  }
+  const std::vector<ByteRange> weights = ExportedWeights(*data);
+  std::string ranges, record = "{";
+  for (const auto& [begin, end] : weights) {
+    ranges += Cat(ranges.empty() ? "[" : ", [", begin, ", ", end, "]");
+  }
+  if (!key.empty()) record += Cat("\"key\": \"", key, "\", ");
+  record += Cat("\"bytes\": ", data->size(), ", \"skip\": [", ranges,
+                "], \"checksum\": ", ChecksumWithout(*data, weights),
+                ", \"weights\": ", ChecksumOfWeights(*data, weights), "}");
+  const auto length = static_cast<uint32_t>(record.size());
+  Append<uint32_t>(length, &record);
+  return record + std::string(kMagic);
+}
+
+void CheckLibrary(std::string_view data, const std::string& path, const std::string& key) {
+  if (data.size() < kHeader || data.substr(0, kElf.size()) != kElf)
+    Refuse(path, "no ELF file; expected what export_library wrote");
+  uint64_t needed = Field<uint64_t>(data, 40);
+  const uint64_t table = uint64_t{Field<uint16_t>(data, 58)} * Field<uint16_t>(data, 60);
+  needed += std::min(table, std::numeric_limits<uint64_t>::max() - needed);
+  if (data.size() < needed) {  // the section headers are at the end
+    Refuse(path, Cat("it has ", data.size(), " bytes, its header says ", needed,
+                     "; it was cut off, copy or export it again"));
+  }
+  const std::optional<Record> record = Find(data);
+  if (!record) {
+    if (data.find(kLibraryMark) != std::string_view::npos) RefuseEnd(path);
+    if (!key.empty()) Refuse(path, "it has no record of what it was made from");
+    if (!IsSound(data)) Refuse(path, "its headers are damaged; copy or export it again");
+    return;
+  }
+  if (!Fitting(*record, !key.empty(), &data)) RefuseDamaged(path);
+  if (!key.empty() && record->key != key) {
+    const std::string got = record->key ? Cat("'", *record->key, "'") : "None";
+    Refuse(path, Cat("it was made from something else: ", got, ", expected '", key, "'"));
+  }
+}
+
+std::vector<ByteRange> WeightsIn(std::string_view* data, const std::string& path) {
+  if (data->substr(0, kElf.size()) != kElf)
+    Refuse(path, "no ELF file; expected what export_library wrote");
+  const std::optional<Record> record = Find(*data);
+  if (!record) RefuseEnd(path);
+  auto weights = Fitting(*record, false, data);
+  if (!weights) RefuseDamaged(path);
+  return *weights;
+}
+
+}  // namespace tvm_byoc_dnnl
