@@ -55,7 +55,6 @@ class CachedExecutable(ByocExecutable):
         self._path = path
 
     def jit(self, **kwargs: Any) -> tvm.runtime.Module:
-        """The module to run; it is machine code already."""
         return self.mod
 
     def export_library(self, file_name: str | os.PathLike[str], **kwargs: Any) -> None:
@@ -274,7 +273,6 @@ def _module_parts(mod: tvm.IRModule) -> Iterable[bytes]:
 
 
 def _onnx_file_parts(path: Path) -> Iterable[bytes]:
-    """The bytes of an .onnx file, and those of its weights in other files."""
     import onnx
 
     from ..frontends.onnx.file import external_ranges

@@ -63,7 +63,6 @@ class RegionPrimitives:
     others: list[Primitive] = field(default_factory=list)
 
     def of(self, position: int) -> list[Primitive]:
-        """The primitives of one call; without a lowering there are none."""
         return self.of_call.get(position, self.others)
 
 
@@ -77,7 +76,7 @@ def primitives_of(
         return RegionPrimitives()
     if isinstance(ns.codegen, PortableCodegen):
         graph = ns.codegen.with_times(graph, times)
-    description = _described(ns, graph)
+    description: Description | None = _said(ns, "describe", graph)
     found = RegionPrimitives(
         reorders=description.reorders if description else None, others=[Primitive(None, _VANISHED, is_view=True)]
     )
@@ -89,21 +88,14 @@ def primitives_of(
 
 
 def notes_of(ns: Namespace, func: Any, options: Mapping[str, Any]) -> str:
-    if ns.notes is None:
-        return ""
-    try:
-        return " ".join((told(ns, "notes", func, dict(options), around=[func]) or "").split())
-    except Exception as error:  # the rest of the report is still useful
-        _logger.warning("%s", describe(error))
-        return ""
+    return " ".join((_said(ns, "notes", func, dict(options), around=[func]) or "").split())
 
 
-def _described(ns: Namespace, graph: PortableGraph) -> Description | None:
-    if ns.describe is None:
-        return None
+def _said(ns: Namespace, function: str, *arguments: Any, around: Sequence[Any] | None = None) -> Any:
+    """What a function of a namespace says, ``None`` without one; a failure leaves the rest of the report useful."""
     try:
-        return told(ns, "describe", graph)
-    except Exception as error:  # the rest of the report is still useful
+        return None if getattr(ns, function) is None else told(ns, function, *arguments, around=around)
+    except Exception as error:
         _logger.warning("%s", describe(error))
         return None
 
@@ -131,8 +123,6 @@ _OF_ANNOTATION = ("annotate", "pattern")
 
 
 class BuildLog:
-    """The ledger of a build, by call."""
-
     def __init__(self, mod: tvm.IRModule) -> None:
         try:
             self._facts = read_facts(mod)
@@ -293,7 +283,6 @@ def _values(mod: tvm.IRModule, flow: Flow) -> tuple[list[Value], list[Value]]:
 
 
 def _made(flow: Flow, lowered: Mapping[str, RegionPrimitives]) -> dict[Node, list[Primitive]]:
-    """The primitives of each call, by its position in its use of a region."""
     uses: dict[tuple[str, int], list[Node]] = {}
     for node in flow.nodes:
         if node.region:
@@ -329,7 +318,6 @@ def _call(
 
 
 def _refused(node: Node, matches: Mapping[str, list[tuple[Fact, list[int]]]]) -> list[NearMiss]:
-    """Patterns that matched the call with others, and were refused."""
     found = matches.get(node.name, ())
     return [NearMiss(m.op, len(m.calls), len(m.calls), m.reason, ids) for m, ids in found if node.id in ids]
 

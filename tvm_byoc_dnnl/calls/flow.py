@@ -60,22 +60,16 @@ class Node(Place):
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value that no call makes: a parameter, a constant, a shape, the result of a branch."""
+    """A value that no call makes: a parameter, a constant, a shape, a function, the result of a branch."""
 
-    kind: str
     expr: Any
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it is a tensor known at compile time."""
-        return self.kind == "a constant"
 
 
 @dataclass(frozen=True)
 class Item:
+    """A field of a tuple that a call returns."""
+
     of: Any
-    index: int
-    expr: Any
 
 
 #: the origin of a value
@@ -136,13 +130,12 @@ class _Reader:
         return self.flow
 
     def _read_host(self, name: str, func: relax.Function) -> None:
-        env = ByIdentity[Source].of((p, Leaf("an input", p)) for p in items(func.params))
+        env = ByIdentity[Source].of((p, Leaf(p)) for p in items(func.params))
         result = self._body(func.body, env, Place(function=name))
         if name == "main":
             self.flow.result = result
 
     def _body(self, body: Any, env: ByIdentity[Source], place: Place) -> Source:
-        """The value of an expression; its calls are added to the flow."""
         if not is_a(body, relax.SeqExpr):
             return self._value(body, env, place, "")
         for block in items(body.blocks):
@@ -151,31 +144,31 @@ class _Reader:
                 if not is_a(value, relax.Function):
                     env[var] = self._value(value, env, place, var_name(var))
                 else:
-                    env[var] = Leaf("a function", value)
+                    env[var] = Leaf(value)
         return self._value(body.body, env, place, "")
 
     def _value(self, expr: Any, env: ByIdentity[Source], place: Place, name: str) -> Source:
         if is_a(expr, relax.Var):
             known = env.get(expr)
-            return Leaf("an input", expr) if known is None else known
+            return Leaf(expr) if known is None else known
         if is_a(expr, relax.Call):
             return self._call(expr, env, place, name)
         if is_constant(expr):
             self.flow.constants.setdefault(place.region, ByIdentity())[expr] = None
-            return Leaf("a constant", expr)
+            return Leaf(expr)
         if is_a(expr, relax.Tuple):
             return tuple(self._value(f, env, place, name) for f in items(expr.fields))
         if is_a(expr, relax.TupleGetItem):
             of = self._value(expr.tuple_value, env, place, name)
-            return of[expr.index] if isinstance(of, tuple) else Item(of, int(expr.index), expr)
+            return of[expr.index] if isinstance(of, tuple) else Item(of)
         if is_a(expr, relax.If):
             # Either branch may run, so the value is not known.
             self._body(expr.true_branch, ByIdentity.of(env.items()), place)
             self._body(expr.false_branch, ByIdentity.of(env.items()), place)
-            return Leaf("the result of a branch", expr)
+            return Leaf(expr)
         if is_a(expr, relax.SeqExpr):
             return self._body(expr, env, place)
-        return Leaf("an attribute", expr)
+        return Leaf(expr)
 
     def _call(self, call: Any, env: ByIdentity[Source], place: Place, name: str) -> Source:
         args = [self._value(a, env, place, name) for a in items(call.args)]
@@ -196,7 +189,7 @@ class _Reader:
             return self._composite(func, args, place, name)
         compiler = codegen_of(func)
         if not compiler:
-            return Leaf(f"the result of @{callee}", call)  # a function of the host: read on its own
+            return Leaf(call)  # a function of the host: read on its own
         self.flow.regions[callee] = func
         self.flow.uses[callee] = self.flow.uses.get(callee, 0) + 1
         inside = Place(function=place.function, compiler=compiler, region=callee, use=self.flow.uses[callee] - 1)

@@ -133,7 +133,6 @@ class ReportData:
     outputs: list[Value] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain lists, dicts, strings and numbers."""
         return asdict(self)
 
     def host_calls(self) -> Sequence[CallReport]:
@@ -165,7 +164,6 @@ def from_bytes(data: bytes) -> ReportData:
 
 
 def from_record(record: dict[str, Any]) -> ReportData:
-    """The report of which this is `ReportData.to_dict`."""
     record = dict(record)
     calls = [CallReport(**row) for row in record.pop("calls")]
     for call in calls:

@@ -40,7 +40,6 @@ def as_tensor(
 
 
 def as_view(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """A tensor as a read-only array of the same memory."""
     return np.asarray(_Memory(tensor)).view(str(tensor.dtype))
 
 

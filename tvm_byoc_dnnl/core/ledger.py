@@ -16,8 +16,6 @@ import tvm
 
 from .errors import UnsupportedError
 
-__all__ = ["ALONE", "ASKED", "CUT", "FORM", "MATCH", "Fact", "raise_failures", "read_facts", "read_log", "with_facts"]
-
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _MOST_NAMES = 3
 

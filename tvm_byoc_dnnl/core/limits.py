@@ -7,11 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    *("LIMITS", "MOST_ELEMENTS", "MOST_EXTENT", "MOST_NESTED", "MOST_NODES", "MOST_PIXELS", "MOST_ROUNDS"),
-    *("MOST_SAMPLES", "Limit"),
-]
-
 
 @dataclass(frozen=True)
 class Limit:

@@ -42,7 +42,6 @@ _SINCE_SKYLAKE = {5: "cascadelake", 6: "cascadelake", 7: "cascadelake", 10: "coo
 
 @cache
 def cpu_fields() -> Mapping[str, str]:
-    """What the kernel says of a core."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -81,7 +81,6 @@ class GraphBuilder:
         self._source: list[str] = []
         self._calls = range(0)
 
-    # ---------------------------------------------------------------- reading Relax
     def dim(self, dim: Any) -> Dim:
         """A dim of Relax as a dim of the graph.
 
@@ -213,7 +212,6 @@ class GraphBuilder:
         """Name of each constant in the graph → Relax constant."""
         return {f"const_{number}": expr for number, expr in enumerate(self._constants)}
 
-    # ---------------------------------------------------------------- writing the graph
     def begin(self, ops: Iterable[str]) -> None:
         """Let the nodes that are emitted now come from the next calls of the region, which are calls of ``ops``."""
         self._source = list(ops)

@@ -327,7 +327,6 @@ def _number(value: Any) -> Any:
 
 
 def _operand(tensor: int, scaling: Scaling | None) -> int | dict[str, int]:
-    """A tensor's id, with its scale and zero point where it has any."""
     if scaling is None:
         return tensor
     fields = {"tensor": tensor, "scale": scaling.scale, "zero_point": scaling.zero_point, "axis": scaling.axis}

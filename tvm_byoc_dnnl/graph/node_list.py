@@ -152,7 +152,6 @@ class NodeList:
             return node
         raise IndexError(f"node {index} of {len(self)}")
 
-    # ---------------------------------------------------------------- who makes and who reads a tensor
     def producer(self, tensor: int) -> Node | None:
         """The node that makes a tensor; ``None`` for inputs and constants."""
         return self._producer.get(tensor)
@@ -170,12 +169,10 @@ class NodeList:
     def in_order(self, nodes: Iterable[Node]) -> list[Node]:
         return sorted(nodes, key=self._label.__getitem__)
 
-    # ---------------------------------------------------------------- changes
     def append(self, node: Node) -> None:
         self.insert(node, before=None)
 
     def insert(self, node: Node, before: Node | None) -> None:
-        """Add a node in front of ``before``, at the end for ``None``."""
         self._link(node, before)
         self._connect(node)
 

@@ -8,7 +8,7 @@
          │        is refused alone      a cut before it, and on behind the cut
          └── candidates after it, else TVM ──┘
 
-A region that does not fit is cut at the cheapest place that leaves a part which fits (`cutting`).
+A region that does not fit is cut at the cheapest place that leaves a part which fits (`merge`).
 
 The compilation remembers attempts by the content of the region, so one that did not change is not tried again, and a
 model in which nothing fails pays one attempt per region.
@@ -39,16 +39,12 @@ from .merge import Unit, bytes_between, cheapest_place, form_units, longest, why
 
 #: ``attempt(namespace, function)``: whether something can be made of a region
 Attempt = Callable[[Namespace, relax.Function], "Failure | None"]
-
-
 #: ``question(region, bindings)``: what is wrong with a region of some of the bindings of another
 Question = Callable[["_Region", Sequence[Any]], "Failure | None"]
 
 
 @dataclass(eq=False)
 class BlockPlan:
-    """A dataflow block: the host function in which it stands, who reads what, and its units in order."""
-
     host: Any
     block: Block
     units: list[Unit]
@@ -142,7 +138,6 @@ class Fallback:
             block: BlockPlan(host, Block(block), form_units(block, compiler_of, self._parts)) for host, block in blocks
         }
 
-    # ---------------------------------------------------------------- one region
     def _judge(self, region: _Region) -> list[_Return]:
         """The calls to give back; also splits the region if its parts work only separately."""
         if returned := self._unwanted(region, self._policies(region.unit.compiler)):
@@ -153,7 +148,6 @@ class Fallback:
         return []
 
     def _policies(self, compiler: str) -> list[RegionPolicy]:
-        """The policies that must all accept a region."""
         own = namespace(compiler).policy
         in_place = self._policy is not None and not self._policy.on_top
         return [p for p in (self._policy, None if in_place else own) if p is not None]
@@ -268,7 +262,6 @@ class Fallback:
                 return [_Return(r.host, c, failure, r.unit.compiler) for r in counted[limit:] for c in r.calls]
         return []
 
-    # ---------------------------------------------------------------- back to the next compiler or TVM
     def _give_back(self, returned: Sequence[_Return]) -> None:
         bodies: dict[Any, dict[Any, Body]] = {}
         for item in returned:

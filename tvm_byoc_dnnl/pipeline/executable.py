@@ -196,7 +196,8 @@ class SourceExecutable(ByocExecutable):
     def export_library(self, file_name: str | PathLike[str], **kwargs: Any) -> Any:
         """Write one shared library, as for module output; ``options`` come on top of those that the sources need."""
         if kwargs.get("fcompile") is None and Path(file_name).suffix not in (".tar", ".wasm"):
-            kwargs["options"] = [*_options(self._builds), *_as_list(kwargs.get("options"))]
+            given = kwargs.get("options") or []
+            kwargs["options"] = [*_options(self._builds), *([given] if isinstance(given, str) else given)]
         return super().export_library(file_name, **kwargs)
 
     def jit(self, **kwargs: Any) -> tvm.runtime.Module:
@@ -241,7 +242,3 @@ def _run(arguments: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ExportError(f"the C++ compiler failed:\n{done.stderr}\nCommand line: {' '.join(command)}")
-
-
-def _as_list(options: Any) -> list[str]:
-    return list(options) if isinstance(options, (list, tuple)) else [options] if options else []

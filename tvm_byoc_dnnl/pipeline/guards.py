@@ -53,7 +53,6 @@ _INDEX, _VALUE = "IndexError", "ByocInputValueError"
 
 
 def default_of(op: str) -> Legalization:
-    """What ``LegalizeOps`` itself makes of an operator."""
     return ir.Op.get(op).get_attr("FLegalize")
 
 
@@ -114,9 +113,6 @@ def _in_turn(values: Sequence[Any], i: Any) -> Any:
 
 def _name(call: Any) -> str:
     return call.op.name.removeprefix("relax.")
-
-
-# ---- indices ----------------------------------------------------------------------------------------
 
 
 def _in_range(bb: relax.BlockBuilder, call: Any, indices: Any, extents: Sequence[Any]) -> Any:
@@ -187,9 +183,6 @@ def _by_axis(bb: relax.BlockBuilder, call: Any) -> Any:
     return bb.normalize(relax.Tuple(checked))
 
 
-# ---- divisors ---------------------------------------------------------------------------------------
-
-
 def _division(op: str, divide: Callable[[Any, Any], Any], *, is_rest: bool) -> Legalization:
     """Division of integers; ``divide`` is TVM's, and ``is_rest`` says whether its result is what is left."""
     default = default_of(op)
@@ -237,9 +230,6 @@ def _broadcast(a: te.Tensor, b: te.Tensor, shape: Sequence[Any], element: Callab
     return te.compute(shape, lambda *at: element(read(a, at), read(b, at)), name="divide")
 
 
-# ---- boxes ------------------------------------------------------------------------------------------
-
-
 def _boxes(op: str) -> Legalization:
     """Boxes are rows of five: the number of the picture, and two corners."""
     default = default_of(op)
@@ -267,9 +257,6 @@ def _boxes(op: str) -> Legalization:
         return default(bb, relax.Call(call.op, [data, _checked(bb, boxes, rules, [pictures]), *rest], call.attrs))
 
     return legalize
-
-
-# ---- slices -----------------------------------------------------------------------------------------
 
 
 def _slice(bb: relax.BlockBuilder, call: Any) -> Any:
@@ -305,9 +292,6 @@ def _slice(bb: relax.BlockBuilder, call: Any) -> Any:
     shape = [tirx.Var(f"size_{axis}", dtype) for axis in range(len(dims))]
     bb.match_cast(bb.emit(relax.op.tensor_to_shape(counted)), relax.ShapeType(shape))
     return bb.call_te(elements, data, first, step, shape, primfunc_name_hint="dynamic_strided_slice")
-
-
-# ---- sizes ------------------------------------------------------------------------------------------
 
 
 def _checked_sizes(bb: relax.BlockBuilder, sizes: Any) -> Any:

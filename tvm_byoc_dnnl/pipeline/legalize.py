@@ -124,9 +124,6 @@ def _normalized(op: str) -> Legalization:
     return legalize
 
 
-# ---- layouts ----------------------------------------------------------------------------------------
-
-
 def _in_layouts(op: str, dims: str) -> Legalization:
     """An operator in the layout of the usual models, where TVM has none for that of a call."""
     pictures, weights = f"NC{dims}", f"IO{dims}"
@@ -152,9 +149,6 @@ def _in_layouts(op: str, dims: str) -> Legalization:
     return legalize
 
 
-# ---- padding ----------------------------------------------------------------------------------------
-
-
 def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
     default, least = default_of("relax.nn.pad"), least_sizes(call.attrs)
     if not least:
@@ -173,9 +167,6 @@ def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
         sizes = relax.ShapeExpr([tirx.IntImm("int64", w) if isinstance(w, int) else w for w in wanted])
         bb.match_cast(data, relax.TensorType(sizes, dtype_of(data.ty)))
     return default(bb, call)
-
-
-# ---- reductions of nothing --------------------------------------------------------------------------
 
 
 @tvm.transform.module_pass(opt_level=0, name="StartReductions")
@@ -201,9 +192,6 @@ def _started(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if any(not is_a(made.iter_vars[i].dom.extent, tirx.IntImm) for i in reduced):
             schedule.decompose_reduction(block, loops[reduced[0]])
     return schedule.mod["main"]
-
-
-# ---- statements -------------------------------------------------------------------------------------
 
 
 @tvm.transform.module_pass(opt_level=0, name="DropSequenceMarks")

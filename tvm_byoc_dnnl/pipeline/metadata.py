@@ -169,7 +169,6 @@ def _is_function_call(value: Any) -> bool:
 
 
 def unaligned_inputs(mod: tvm.IRModule, function: relax.Function) -> list[int]:
-    """Positions of those inputs of a function of a module whose regions are built."""
     symbols = _native.regions(external_modules(mod)).keys()
     if not symbols:
         return []
@@ -239,28 +238,28 @@ def _account(regions: tvm.IRModule) -> bytes:
         return b""
 
 
+def _data(vm: relax.VirtualMachine, function: str) -> bytes:
+    """What a function of a model says of it; empty where it has none."""
+    return vm[function]().numpy().tobytes() if vm.module.implements_function(function) else b""
+
+
 def read_account(module: tvm.runtime.Module) -> ReportData | None:
     """Who runs which call of a compiled model; ``None`` where it does not say, `ArtifactError` for another version."""
-    vm = relax.VirtualMachine(module, tvm.cpu())
-    if not vm.module.implements_function(REPORT_FUNCTION):
-        return None
-    data = vm[REPORT_FUNCTION]().numpy().tobytes()
+    data = _data(relax.VirtualMachine(module, tvm.cpu()), REPORT_FUNCTION)
     return from_bytes(data) if data else None
 
 
 def read_kernels(vm: relax.VirtualMachine) -> Kernels:
     """Kernel of TVM's → for each use the names of its calls; empty where the model does not say."""
-    if not vm.module.implements_function(KERNELS_FUNCTION):
-        return {}
-    kernels: Kernels = json.loads(bytes(vm[KERNELS_FUNCTION]().numpy()))
-    return kernels
+    return json.loads(_data(vm, KERNELS_FUNCTION) or b"{}")
 
 
 def read_metadata(vm: relax.VirtualMachine) -> dict[str, Any] | None:
     """The description inside a compiled model; ``None`` without one, `ArtifactError` for another version."""
-    if not vm.module.implements_function(METADATA_FUNCTION):
+    data = _data(vm, METADATA_FUNCTION)
+    if not data:
         return None
-    record = json.loads(bytes(vm[METADATA_FUNCTION]().numpy()))
+    record = json.loads(data)
     if record.get("version") != METADATA_VERSION:
         raise ArtifactError(
             f"the model's description has version {record.get('version')} (written by tvm-byoc-dnnl "

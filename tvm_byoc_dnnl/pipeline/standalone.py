@@ -62,7 +62,8 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     NativeLibraryError
         Without the native library, which plans the program.
     """
-    main, call, func = _only_region(mod)
+    main, call = _only_region(mod)
+    func = mod[call.op]
     ns = namespace(codegen_of(func))
     if ns.emit is None:
         raise UnsupportedError(f"{call.op.name_hint} belongs to {ns.name!r}, which emits no source")
@@ -78,34 +79,23 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     return [folder / file.name for file in files]
 
 
-def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any, relax.Function]:
-    """``main``, its only call, and the region that this calls."""
+def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any]:
+    """``main``, and its only call, which is that of a region."""
     if not isinstance(mod, tvm.IRModule):
         raise InputError(f"mod is a {type(mod).__name__}, expected an IRModule as `partition` returns it")
     main = next((f for gv, f in mod.functions.items() if gv.name_hint == "main"), None)
     if not isinstance(main, relax.Function):
         raise UnsupportedError(f"the module has no Relax function `main`: {_NEEDS}. Partition the model first")
-    call = _only_call(mod, main)
-    return main, call, mod[call.op]
-
-
-def _only_call(mod: tvm.IRModule, main: relax.Function) -> Any:
-    calls: list[Any] = []
-    others: list[str] = []
-    for _, value in bindings_of(main):
-        if not isinstance(value, relax.Call):
-            continue
-        if isinstance(value.op, tvm.ir.GlobalVar) and codegen_of(mod[value.op]):
-            calls.append(value)
-        else:
-            others.append(str(getattr(value.op, "name", value.op)))
+    made = [value for _, value in bindings_of(main) if isinstance(value, relax.Call)]
+    calls = [call for call in made if isinstance(call.op, tvm.ir.GlobalVar) and codegen_of(mod[call.op])]
+    others = [str(getattr(call.op, "name", call.op)) for call in made if call not in calls]
     if others or len(calls) != 1:
         left = f", and {len(others)} that stay with TVM ({', '.join(sorted(set(others)))})" if others else ""
         raise UnsupportedError(
             f"`main` makes {len(calls)} calls of regions{left}; {_NEEDS}. "
             "Export the compiled model as a library instead, or see `explain` for why calls stay with TVM"
         )
-    return calls[0]
+    return main, calls[0]
 
 
 def _lower(ns: Namespace, func: relax.Function, symbol: str) -> tuple[PortableGraph, list[Any]]:

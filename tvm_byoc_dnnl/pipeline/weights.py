@@ -96,5 +96,4 @@ def _lift_host_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tvm
 
 
 def _bytes_of(ty: Any) -> int:
-    """The size of a tensor of whole bytes; 0 of another one."""
     return type_bytes(ty) if tvm.runtime.DataType(dtype_of(ty)).bits % 8 == 0 else 0

@@ -6,7 +6,6 @@ counted per element. A symbolic dim counts as the size that the model is optimis
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,6 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def usual_sizes(mod: tvm.IRModule) -> dict[str, int]:
-    """Symbol → the size that the functions of a module are optimised for."""
     found: dict[str, int] = {}
     for func in mod.functions.values():
         sizes = func.attrs.get(USUAL_SIZES_ATTR) if func.attrs is not None else None
@@ -67,16 +65,13 @@ def _elements(ty: Any, sizes: Mapping[str, int]) -> int:
     return sum(_elements(f, sizes) for f in ty.fields) if is_a(ty, relax.TupleType) else 0
 
 
-@functools.cache
-def _item_bits(dtype: str) -> int:
-    return tvm.DataType(dtype).bits if dtype not in ("", "bool") else 8
-
-
 def type_bytes(ty: Any, sizes: Mapping[str, int] = _NONE) -> int:
     """Bytes of a tensor, or of all tensors of a tuple; 0 for other values and for unknown shapes."""
     shape = shape_of(ty, sizes)
     if shape is not None:
-        return (math.prod(shape) * _item_bits(dtype_of(ty)) + 7) // 8
+        dtype = dtype_of(ty)
+        bits = tvm.DataType(dtype).bits if dtype not in ("", "bool") else 8
+        return (math.prod(shape) * bits + 7) // 8
     return sum(type_bytes(f, sizes) for f in ty.fields) if is_a(ty, relax.TupleType) else 0
 
 
@@ -84,7 +79,6 @@ def call_bytes(call: Any, sizes: Mapping[str, int] = _NONE) -> int:
     return sum(type_bytes(a.ty, sizes) for a in items(call.args)) + type_bytes(call.ty, sizes)
 
 
-# ---------------------------------------------------------------- FLOPs
 _Rule = Callable[[Any, Mapping[str, int]], int]
 
 
@@ -132,24 +126,12 @@ def _recurrent(call: Any, sizes: Mapping[str, int]) -> int:
     return 2 * source[0] * source[1] * sum(_elements(a.ty, sizes) for a in call.args[1:3]) if source else 0
 
 
-def _pooling(call: Any, sizes: Mapping[str, int]) -> int:
-    return _elements(call.ty, sizes) * math.prod(int(k) for k in call.attrs.pool_size)
-
-
-def _conversion(call: Any, sizes: Mapping[str, int]) -> int:
-    return 0 if dtype_of(call.args[0].ty) == dtype_of(call.ty) else _elements(call.ty, sizes)
-
-
 def _of_inputs(call: Any, sizes: Mapping[str, int]) -> int:
     return _elements(call.args[0].ty, sizes)
 
 
 def _of_outputs(each: int) -> _Rule:
     return lambda call, sizes: each * _elements(call.ty, sizes)
-
-
-def _none(call: Any, sizes: Mapping[str, int]) -> int:
-    return 0
 
 
 _SOFTMAX = 5  # maximum, difference, exponential, sum, quotient
@@ -184,17 +166,20 @@ _CHEAP = (
 
 #: relax operator → rule; any other is counted once per element of its output
 _FLOPS: dict[str, _Rule] = {
-    **_rows(_none, _VIEWS, _COPIES),
+    **_rows(_of_outputs(0), _VIEWS, _COPIES),
     **_rows(_convolution, "nn.conv*d"),
     **_rows(_transposed_convolution, "nn.conv*d_transpose"),
     **_rows(_matmul, "matmul"),
     **_rows(_einsum, "einsum"),
     **_rows(_attention, "nn.attention nn.attention_bias"),
-    "byoc.loop": _none,  # the function of its rounds is counted
+    "byoc.loop": _of_outputs(0),  # the function of its rounds is counted
     **dict.fromkeys(("onnx.LSTM", "onnx.GRU", "onnx.RNN"), _recurrent),
-    **_rows(_pooling, "nn.max_pool*d nn.avg_pool*d"),
+    **_rows(
+        lambda call, sizes: _elements(call.ty, sizes) * math.prod(int(k) for k in call.attrs.pool_size),
+        "nn.max_pool*d nn.avg_pool*d",
+    ),
     **_rows(_of_inputs, "nn.adaptive_avg_pool*d sum mean max min prod argmax argmin cumsum cumprod median"),
-    **_rows(_conversion, "astype"),
+    **_rows(lambda call, sizes: (dtype_of(call.args[0].ty) != dtype_of(call.ty)) * _elements(call.ty, sizes), "astype"),
     **_rows(_of_outputs(_SOFTMAX), "nn.softmax nn.log_softmax"),
     **_rows(_of_outputs(2), "nn.batch_norm quantize dequantize"),
     **_rows(_of_outputs(8), "nn.layer_norm nn.group_norm nn.instance_norm nn.rms_norm"),

@@ -195,7 +195,6 @@ def dissolve_regions(mod: tvm.IRModule, regions: Sequence[Any]) -> tvm.IRModule:
 
 
 def _tidied(functions: Mapping[Any, relax.Function]) -> dict[Any, relax.Function]:
-    """Functions without the tuples in which regions returned their results."""
     names = [gv.name_hint for gv in functions]
     passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(names)]
     tidy = tvm.transform.Sequential(passes)(tvm.IRModule(functions))
@@ -252,7 +251,6 @@ class RegionBuilder:
         return self._values[expr]
 
     def _parameter(self, name: str, argument: Any, ty: Any) -> Any:
-        """A new parameter; for a tuple one per field, since external functions are called with tensors."""
         if is_a(ty, relax.TupleType):
             items = [(f"{name}_{i}", relax.TupleGetItem(argument, i), field) for i, field in enumerate(ty.fields)]
             return relax.Tuple([self._parameter(*item) for item in items])

@@ -214,8 +214,6 @@ def name_constants(functions: Iterable[relax.Function]) -> dict[Any, str]:
 
 
 class Codegen(Route):
-    """A route by ``codegen(functions, options, constant_names) -> modules``."""
-
     #: whether its modules are blobs whose values stay on a device from region to region
     on_device: bool = False
 

@@ -167,8 +167,6 @@ class VendorFunctions:
 
 @dataclass
 class Namespace(VendorFunctions):
-    """One vendor: its tables, filled by the ``register_*`` functions."""
-
     name: str
     #: the package that registered it
     owner: str = ""

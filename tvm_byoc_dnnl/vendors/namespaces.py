@@ -64,7 +64,6 @@ _CODEGEN = "relax.ext."
 
 
 def names_in_tvm() -> set[str]:
-    """The names of all codegens and of all prefixes of patterns that TVM knows."""
     codegens = {n.removeprefix(_CODEGEN) for n in tvm_ffi.registry.list_global_func_names() if n.startswith(_CODEGEN)}
     patterns = {str(entry.name).partition(".")[0] for entry in get_patterns_with_prefix("")}
     return {name for name in codegens | patterns if name.isidentifier()}
@@ -84,7 +83,6 @@ def namespace_in_tvm(name: str) -> Namespace | None:
 
 
 def _check(entry: Any) -> Any:
-    """The pattern's own check, which gets TVM's context of a match."""
     return None if entry.check is None else lambda match: bool(entry.check(match.context))
 
 
@@ -239,7 +237,6 @@ def set_target_options(mod: tvm.IRModule, compiler: str, **options: Any) -> tvm.
 
 
 def with_options(mod: tvm.IRModule, options: Mapping[str, Mapping[str, Any]] | None) -> tvm.IRModule:
-    """`set_target_options` for several namespaces: namespace → option → value."""
     for compiler, values in (options or {}).items():
         if not isinstance(values, Mapping):
             raise InputError(f"the options of {compiler!r} are {values!r}; expected a dict, option → value")

@@ -239,7 +239,8 @@ def group_at(root: Any, values: ByIdentity[Any]) -> QuantizedGroup:
     while is_op_call(inner):
         name, operands = inner.op.name, [_value(arg, values) for arg in inner.args]
         bounds = _bounds(name, operands) if bias is None else None
-        clip = clip if bounds is None else _narrowed(clip, bounds)
+        if bounds is not None:
+            clip = bounds if clip is None else (max(clip[0], bounds[0]), min(clip[1], bounds[1]))
         if _is(operands[0], DEQUANTIZE):
             break  # the call in the middle, also a relu alone
         if bounds is not None:
@@ -305,7 +306,6 @@ def _number(expr: Any) -> float:
 
 
 def _is_number(expr: Any) -> bool:
-    """Whether an operand is no tensor: a shape, or a number of TVM's."""
     return not isinstance(getattr(expr, "ty", None), relax.TensorType)
 
 
@@ -313,7 +313,3 @@ def _bounds(name: str, operands: Sequence[Any]) -> tuple[float, float] | None:
     if name == "relax.nn.relu":
         return 0.0, np.inf
     return (_number(operands[1]), _number(operands[2])) if name == "relax.clip" else None
-
-
-def _narrowed(known: tuple[float, float] | None, bounds: tuple[float, float]) -> tuple[float, float]:
-    return bounds if known is None else (max(known[0], bounds[0]), min(known[1], bounds[1]))

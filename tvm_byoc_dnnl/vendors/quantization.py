@@ -244,7 +244,6 @@ def _checked(spec: Quantization, kind: str) -> Callable[[Mapping[str, Any]], boo
     return check
 
 
-# ---------------------------------------------------------------- patterns
 def _dq(data: Any = None) -> Any:
     return is_op("relax.dequantize")(wildcard() if data is None else data, wildcard(), wildcard())
 
@@ -260,7 +259,6 @@ def _any_of(ops: Sequence[str], operand: Any, *others: Any) -> Any:
 
 
 def _patterns(kind: str) -> list[tuple[str, Any, dict[str, Any]]]:
-    """Name, pattern and named parts of the groups of a kind."""
     if kind == "concat":
         return [_concat(count) for count in range(2, _MOST_PARTS + 1)]
     x, y = _dq(), _dq()

@@ -184,7 +184,6 @@ def register_namespace(
 
 
 def _layouts(who: str, layout: str, weights: str) -> tuple[str, str] | None:
-    """The layouts of pictures and of weights; None where a namespace wants none."""
     if not layout and not weights:
         return None
     for what, text, letters in (("layout", layout, "NCHW"), ("weights", weights or "OIHW", "OIHW")):

@@ -88,7 +88,6 @@ class Composites:
         return [relax.VarBinding(whole, call), *map(relax.VarBinding, results, fields)]
 
     def _first(self, func: relax.Function, group: Group) -> Any:
-        """The global variable of the first function that equals ``func``."""
         calls = [value for _, value in group.bindings if is_op_call(value)]
         constants = [arg for call in calls for arg in items(call.args) if is_constant(arg)]
         samples = [constant_numpy(constant).flat[:_SAMPLE].tobytes() for constant in constants]
@@ -168,7 +167,6 @@ def _is_open(expr: Any) -> bool:
 
 
 def _is_known(ty: Any) -> bool:
-    """Whether all dims are given by numbers and symbols."""
     if is_a(ty, relax.TupleType):
         return all(map(_is_known, ty.fields))
     return is_a(ty, relax.TensorType) and is_a(ty.shape, relax.ShapeExpr)
@@ -214,18 +212,9 @@ class Searched:
                     name = op.name if is_a(op, tvm.ir.Op) else ""
                     self._calls.setdefault(name, []).append((len(self._values), searched))
                 self._values.append((binding.var, value))
-
-    @cached_property
-    def _value_of(self) -> Any:
-        return tvm_ffi.Map(dict(self._values))
-
-    @cached_property
-    def _place(self) -> ByIdentity[int]:
-        return ByIdentity.of((value, place) for place, (_, value) in enumerate(self._values))
-
-    @cached_property
-    def _var_of(self) -> ByIdentity[Any]:
-        return ByIdentity.of((value, var) for var, value in self._values)
+        self._value_of = tvm_ffi.Map(dict(self._values))
+        self._place = ByIdentity.of((value, place) for place, (_, value) in enumerate(self._values))
+        self._var_of = ByIdentity.of((value, var) for var, value in self._values)
 
     def matches(
         self, pattern: Any, annotations: Mapping[str, Any], check: Callable[[Context], Mapping[str, Any] | None]

@@ -126,7 +126,6 @@ def _is_held(expr: Any) -> bool:
 
 
 def _reads_tuple(value: Any, ops: Collection[str]) -> bool:
-    """Whether it calls one of these operators with a variable that holds a tuple."""
     return is_op_call(value) and value.op.name in ops and any(map(_is_held, items(value.args)))
 
 

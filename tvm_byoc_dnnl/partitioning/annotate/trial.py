@@ -103,7 +103,6 @@ class Trial:
 
 
 def trial_of(ns: Namespace, call: Any, compilation: Compilation) -> Trial | None:
-    """The trial of one call, if the verdict on it is that of a trial."""
     op = call.op.name
     if op in ns.predicates or op not in ns.lowerings:
         return None

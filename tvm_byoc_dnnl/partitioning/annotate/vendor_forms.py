@@ -37,6 +37,7 @@ from ...prepare.identities import VIEWS, axes_of
 from ...prepare.rewrite import Rules, Scope, rewrite_pass
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, told
+from .searchable import CONVERSIONS
 from .trial import may_take
 
 _CONVOLUTIONS = ("relax.nn.conv{}d", "relax.nn.conv{}d_transpose")
@@ -46,7 +47,6 @@ _ELEMENTWISE = ("relax.clip", "relax.nn.leakyrelu", "relax.quantize", "relax.deq
 #: the axes of an array, in order
 _LETTERS = "ABCDE"
 _RULE, _LEVEL = "FRelaxInferLayout", 11  # TVM's own have 10
-_CONVERSIONS = ("relax.quantize", "relax.dequantize")
 
 #: function → positions of its calls among those that are seen
 Places = Mapping[str, Collection[int]]
@@ -103,7 +103,7 @@ def laid_out(
             return False
         counts[gv] = counts.get(gv, -1) + 1
         # One of several readers of a conversion may have it in its group.
-        return counts[gv] in wanted.get(gv.name_hint, ()) or call.op.name in _CONVERSIONS
+        return counts[gv] in wanted.get(gv.name_hint, ()) or call.op.name in CONVERSIONS
 
     return without_hidden(mod, functions, sees, convert)
 

@@ -108,7 +108,6 @@ def _wrapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _bound_to_data(body: Any) -> list[Any]:
-    """The variables that stand for an expression with an element of a tensor."""
     bindings: list[Any] = []
     kinds = tuple({tirx.LetStmt, tirx.Let, getattr(tirx, "Bind", tirx.Let)})
     tvm_ffi.structural_walk(body, (kinds, bindings.append), order="pre")

@@ -55,7 +55,6 @@ def _arguments(expr: Any) -> Iterator[Any]:
 
 
 def region_constants(func: relax.Function) -> list[relax.Expr]:
-    """The constants of a region, composites included, each once, in the order of their first use."""
     return list(dict.fromkeys(constants_in(flatten_region(func))))
 
 

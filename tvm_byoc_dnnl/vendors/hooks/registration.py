@@ -250,7 +250,6 @@ def register_fused_op(
     return op
 
 
-# ---------------------------------------------------------------- the pattern
 _WRAPPERS = (dpl.AttrPattern, dpl.DataTypePattern, dpl.ShapePattern, dpl.TypePattern)
 
 

@@ -74,7 +74,6 @@ class KernelTable:
         self._names: dict[StructuralKey, str] = {}
 
     def add(self, func: tirx.PrimFunc, hint: str) -> str:
-        """The name of ``func``, which is ``hint`` where that is free."""
         func = func.without_attr("global_symbol").without_attr("Codegen")
         if (key := StructuralKey(func)) in self._names:
             return self._names[key]
@@ -227,7 +226,6 @@ def _nowhere(gv: Any) -> Any:
 
 
 def _assembled(mod: tvm.IRModule, made: HookBuild, primfuncs: Mapping[Any, tirx.PrimFunc]) -> tvm.IRModule:
-    """The module without regions of a namespace, but for those that are left to its codegen."""
     callees: dict[Any, Any] = dict(made.names)
     functions = {gv: f for gv, f in mod.functions.items() if gv not in made.done and gv not in primfuncs}
     if made.library is None:
