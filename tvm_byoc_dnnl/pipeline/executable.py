@@ -91,7 +91,20 @@ class ByocExecutable(VMExecutable):
         _check(path, linked=linked, cc=kwargs.get("cc"))
         try:
             with written(path) as aside:
-                result = self._linked(aside, list(addons or ()), linked, fcompile, workspace_dir, kwargs)
+                objects = list(addons or ())
+                with workspace() as temporary, self._host_code():
+                    if linked and _native.available():
+                        library_file.write_mark(temporary / "mark.o")
+                        objects.append(str(temporary / "mark.o"))
+                    with objects_in_memory(self.mod, fcompile, kwargs.get("cc")) as pack:
+                        result = self.mod.export_library(
+                            str(aside),
+                            fcompile=fcompile,
+                            fpack_imports=pack,
+                            addons=objects,  # TVM appends to it
+                            workspace_dir=workspace_dir or str(temporary),
+                            **kwargs,
+                        )
                 if aside.exists():
                     if _native.available():
                         library_file.seal(aside)
@@ -102,29 +115,6 @@ class ByocExecutable(VMExecutable):
             raise
         except (RuntimeError, ValueError, AssertionError) as error:
             raise ExportError(_explain(path, error)) from error
-
-    def _linked(
-        self,
-        path: Path,
-        objects: list[str],
-        with_mark: bool,
-        fcompile: Any,
-        folder: str | None,
-        options: dict[str, Any],
-    ) -> Any:
-        with workspace() as temporary, self._host_code():
-            if with_mark and _native.available():
-                library_file.write_mark(temporary / "mark.o")
-                objects.append(str(temporary / "mark.o"))
-            with objects_in_memory(self.mod, fcompile, options.get("cc")) as pack:
-                return self.mod.export_library(
-                    str(path),
-                    fcompile=fcompile,
-                    fpack_imports=pack,
-                    addons=objects,  # TVM appends to it
-                    workspace_dir=folder or str(temporary),
-                    **options,
-                )
 
 
 def _check(path: Path, *, linked: bool, cc: str | None) -> None:
