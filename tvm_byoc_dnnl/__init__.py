@@ -12,7 +12,7 @@ with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch lo
     import tvm_ffi
     from tvm import relax
 
-    from .core import errors_in_tvm as _errors_in_tvm  # noqa: F401
+    from .core import compilation as _compilation  # noqa: F401
     from .core._native import advice as _advice
     from .pipeline import PIPELINE
 

@@ -128,8 +128,8 @@ def partition(
     """
     check_types(compiler, policy=policy, place=place, placement=placement, options=options)
     policy, placement = with_names(policy, exclude, force), with_places(placement, place)
-    settings: dict[str, Any] = {"policy": policy, "strict": strict, "prepare": prepare, "dry_run": dry_run}
-    return _partitioned(with_options(to_relax(mod), options), compiler, placement, **settings)
+    how: dict[str, Any] = {"policy": policy, "strict": strict, "prepare": prepare, "dry_run": dry_run}
+    return _partitioned(with_options(to_relax(mod), options), compiler, placement, **how)
 
 
 def _partitioned(
