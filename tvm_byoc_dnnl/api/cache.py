@@ -181,10 +181,7 @@ def _warn_once(message: str) -> None:
 
 
 def key_of(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[str, Any]) -> str:
-    """A name for the content of a model, the arguments of `compile`, and the software and CPU that compile it.
-
-    `InputError` if the model's content, or the source of a backend, cannot be read.
-    """
+    """A name for all that a compiled model depends on; `InputError` if the content of one cannot be read."""
     return content_key(_parts(model, compiler, arguments))
 
 

@@ -166,10 +166,7 @@ def verdicts(
     compilation: Compilation,
     refused: Sequence[NearMiss] = (),
 ) -> tuple[list[Candidate], list[str]]:
-    """Every compiler in order, each with why it does not take the call; and the reasons of those that came first.
-
-    These were asked before one took the call; of a host call, all were. ``refused`` are the patterns that matched it.
-    """
+    """Every compiler in order with why it does not take the call, and the reasons of those before its own."""
     why = {ns.name: _reasons(ns, node, log, compilation, refused) for ns in namespaces}
     names = list(why)
     first = names[: names.index(node.compiler)] if node.compiler in why else names

@@ -124,10 +124,7 @@ def advice(error: str) -> str:
 
 
 def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:
-    """Symbol → runtime module, of the regions among these modules and their imports that have such a function.
-
-    Those that this library runs have ``plans``.
-    """
+    """Symbol → runtime module, of the regions among these modules and their imports that have such a function."""
     found: dict[str, Any] = {}
     for module in modules:
         if module.implements_function(having):

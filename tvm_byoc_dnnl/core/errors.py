@@ -51,10 +51,7 @@ class OutOfFilesError(ByocError, OSError):
 
 
 def out_of_resources(error: BaseException) -> ByocError | None:
-    """The error for one of Python or C++ whose cause is that no memory or no descriptor was left, else ``None``.
-
-    The message of a library that cannot be loaded says the cause in words.
-    """
+    """The error for one of Python or C++ whose cause is that no memory or no descriptor was left, else ``None``."""
     number, text = getattr(error, "errno", None), str(error)
     if number in _FILES or any(os.strerror(n) in text for n in _FILES):
         return OutOfFilesError(errno.EMFILE, f"{text}; close files, or raise the limit (ulimit -n)")

@@ -39,10 +39,7 @@ _KINDS = {
 
 
 def opened(path: str | os.PathLike[str], *, follow: bool = True) -> BinaryIO:
-    """A regular file, to be read: it opens at once whatever the path is. Without ``follow`` no symbolic link is opened.
-
-    ``strerror`` of the `OSError` says what it is that is no regular file.
-    """
+    """A regular file, opened at once; `OSError` says what another path is. Without ``follow`` no link is opened."""
     links = 0 if follow else os.O_NOFOLLOW
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)

@@ -104,10 +104,7 @@ class Ended(WorkerError):
 
 
 class Worker:
-    """A fresh process of Python that runs ``module``, which calls `answer`, as ``python -m`` does.
-
-    An answer may take ``patience_s``. ``quiet`` shows nothing of what it prints.
-    """
+    """A fresh process of Python that runs ``module``, which calls `answer`; an answer may take ``patience_s``."""
 
     def __init__(
         self, module: str, patience_s: float, env: Mapping[str, str] | None = None, *, quiet: bool = False

@@ -51,10 +51,7 @@ def symbol_constraints(bindings: Sequence[Any]) -> dict[Any, list[Any]]:
 
 
 def in_order(steps: Sequence[Sequence[Any]], known: Iterable[Any] = ()) -> list[Any]:
-    """The bindings of steps, each step as early as what it needs allows, and not in front of earlier ones.
-
-    A step stays together; its first binding reads all that it reads. ``known`` symbols have numbers before the block.
-    """
+    """The bindings of steps, which stay together, as early as possible; ``known`` symbols have numbers."""
     missing = ByIdentity.of((binding.var, None) for step in steps for binding in step)
     given = {symbol: None for step in steps for binding in step for symbol in _given(binding)}
     for symbol in known:

@@ -47,11 +47,7 @@ class Unit:
 
 
 def form_units(block: Any, compiler_of: Mapping[Any, str], parts: Mapping[Any, int] | None = None) -> list[Unit]:
-    """Group the bindings of a dataflow block into units, in an order in which they can run.
-
-    ``compiler_of`` has the composite functions. Results to which ``parts`` gives different numbers are not of one
-    region.
-    """
+    """The units of a block in an order in which they can run; those with other numbers in ``parts`` differ."""
     owner: ByIdentity[Unit] = ByIdentity()
     units: dict[Unit, None] = {}
     bindings = items(block.bindings)

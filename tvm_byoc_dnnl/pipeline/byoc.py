@@ -48,10 +48,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
 def notice_forgotten_steps() -> None:
-    """Let ``tvm.compile`` say which step is missing, for modules that have functions of our compilers.
-
-    TVM has no place for such a check: its pipelines take a module as it is.
-    """
+    """Let ``tvm.compile`` say which step is missing, for which TVM has no place."""
     build = tvm.relax.build
     if hasattr(build, "__wrapped__"):
         return

@@ -24,10 +24,7 @@ ALLOCATION = "relax.builtin.alloc_tensor"
 
 @tvm.transform.module_pass(opt_level=0, name="GrowCaches")
 def GrowCaches(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """Pass: allocations of caches become calls of the modules that write them; behind CallTIRRewrite.
-
-    A cache that anything else reads or writes stays as it is.
-    """
+    """Pass: allocations of caches that nothing else uses become calls of their modules; behind CallTIRRewrite."""
     caches = _caches(mod)
     entry = next((gv for gv in mod.get_global_vars() if gv.name_hint == "main"), None)
     if not caches or entry is None:

@@ -35,10 +35,7 @@ def describe(error: BaseException) -> str:
 
 
 class BrokenRegions(Exception):
-    """Regions of a module (or PrimFuncs that belong to the namespace) that cannot be built, each with the failure.
-
-    ``together`` is the error where each of them works by itself, but all of them together do not.
-    """
+    """Regions, or PrimFuncs, that cannot be built; ``together`` is why, where only all of them together cannot."""
 
     def __init__(self, failures: Mapping[Any, Failure], together: Failure | None = None) -> None:
         super().__init__("; ".join(f"{gv.name_hint}: {failure.reason}" for gv, failure in failures.items()))
@@ -49,10 +46,7 @@ class BrokenRegions(Exception):
 def all_or_each(
     items: Sequence[_Item], make: Callable[[Sequence[_Item]], _Made]
 ) -> tuple[list[tuple[Sequence[_Item], _Made]], dict[_Item, Exception], Exception | None]:
-    """Process all items at once; if that fails, one by one, to find those that fail.
-
-    Gives items with their results; why each of the others cannot be made by itself; and why all cannot be made at once.
-    """
+    """What was made of all items at once, else of each; why each of the others fails; and why all at once do."""
     try:
         return [(items, make(items))], {}, None
     except NativeLibraryError:

@@ -99,10 +99,7 @@ class SourceBuild:
 
 
 def check_sources(modules: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild] = ()) -> None:
-    """Let the C++ compiler read every module that is source, with the include paths of ``export_library``.
-
-    `RuntimeError` has its first messages, or says that there is none to export such a module with.
-    """
+    """Let the C++ compiler read all modules of source; `RuntimeError` has its first messages, or that it lacks."""
     sources = [m.inspect_source() for m in modules if m.kind == "c"]
     if not sources:
         return

@@ -16,10 +16,7 @@ _NAME = "toy_npu"
 
 
 def new_backend(name: str, folder: Path) -> list[Path]:
-    """Write a package of a name with a backend that conforms; its files, in order.
-
-    `InputError` if the name is none, or is taken, or the folder has files.
-    """
+    """Write a package of a name with a backend that conforms; its files, in order. `InputError` if it cannot be so."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise InputError(f"the name is {name!r}; expected lower case letters, digits and _, such as my_npu")
     if name == HOST or find_namespace(name):

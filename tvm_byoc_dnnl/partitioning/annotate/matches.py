@@ -51,10 +51,7 @@ class Composites:
         self.functions: dict[Any, relax.Function] = {}
 
     def replace_in(self, func: relax.Function, group_of: Callable[[Any, Any], Group | None]) -> relax.Function:
-        """``func`` with calls of composite functions in the place of groups.
-
-        ``group_of(var, value)`` gives the group whose last binding this is; it is asked in the order of the program.
-        """
+        """``func`` with calls of composites in the place of groups, of which ``group_of`` is told the last binding."""
         return rewrite_blocks(func, partial(self._grouped, group_of))
 
     def _grouped(self, group_of: Callable[[Any, Any], Group | None], block: Any) -> Any:

@@ -111,10 +111,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
-    """``func`` with ``concat(t)`` written as ``concat((a, b))``, for the operators in ``ops``.
-
-    A composite of ``concat(t)`` could not be merged with the calls that make ``a`` and ``b``.
-    """
+    """``func`` with ``concat(t)`` written as ``concat((a, b))``, which can be merged with what makes ``a``."""
     if not any(is_a(value, NESTED) or _reads_tuple(value, ops) for _, value in bindings_of(func)):
         return func  # a visit of every expression takes long
     changed = rewrite_calls(func, partial(_spread, ops))

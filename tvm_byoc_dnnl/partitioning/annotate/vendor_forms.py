@@ -226,10 +226,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 
 
 class VendorForms:
-    """The forms in which namespaces want to see a model, one after the other, in order of priority.
-
-    ``canonical`` makes the common form; ``taken`` is `places_taken`.
-    """
+    """The forms in which namespaces want to see a model, one after the other; ``taken`` is `places_taken`."""
 
     def __init__(self, canonical: tvm.transform.Pass, taken: Callable[..., Places]) -> None:
         self._canonical = canonical
