@@ -9,29 +9,11 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-const char* DLDataTypeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "{kDLFloat, 32, 1}";
-    case DType::kFloat16:
-      return "{kDLFloat, 16, 1}";
-    case DType::kBFloat16:
-      return "{kDLBfloat, 16, 1}";
-    case DType::kInt32:
-      return "{kDLInt, 32, 1}";
-    case DType::kInt8:
-      return "{kDLInt, 8, 1}";
-    case DType::kUInt8:
-      return "{kDLUInt, 8, 1}";
-    case DType::kBool:
-      return "{kDLBool, 8, 1}";
-    case DType::kFloat64:
-      return "{kDLFloat, 64, 1}";
-    case DType::kInt64:
-      return "{kDLInt, 64, 1}";
-  }
-  return "";
-}
+/// DLPack's names, in the order of DType.
+constexpr const char* kDLDataTypes[] = {
+    "{kDLFloat, 32, 1}", "{kDLFloat, 16, 1}", "{kDLBfloat, 16, 1}",
+    "{kDLInt, 32, 1}",   "{kDLInt, 8, 1}",    "{kDLUInt, 8, 1}",
+    "{kDLBool, 8, 1}",   "{kDLFloat, 64, 1}", "{kDLInt, 64, 1}"};
 
 /// Tables of tensors, whose shapes stand in one array.
 class Tables {
@@ -48,8 +30,9 @@ class Tables {
       }
       const Tensor& tensor = graph_.tensors[id];
       const Dims shape = KnownDims(tensor.shape);
-      text_ += Cat("    {\"", Printable(tensor.name), "\", ", DLDataTypeOf(tensor.dtype), ", ",
-                   shape.size(), ", kShapes + ", count_, "}, /* ", Join(shape), " */\n");
+      text_ += Cat("    {\"", Printable(tensor.name), "\", ",
+                   kDLDataTypes[static_cast<int>(tensor.dtype)], ", ", shape.size(), ", kShapes + ",
+                   count_, "}, /* ", Join(shape), " */\n");
       for (int64_t dim : shape) shapes_ += Cat(dim, ", ");
       shapes_ += shape.empty() ? "" : "\n    ";
       count_ += shape.size();

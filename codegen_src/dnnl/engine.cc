@@ -19,7 +19,6 @@
 #include "dnnl/machine.h"
 #include "dnnl/measured.h"
 #include "dnnl/op_desc.h"
-#include "dnnl/report.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

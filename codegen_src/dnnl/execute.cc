@@ -13,7 +13,6 @@
 #include "common/mapped.h"
 #include "common/support/error.h"
 #include "dnnl/emitted/dnnl_byoc_primitive.h"
-#include "dnnl/report.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

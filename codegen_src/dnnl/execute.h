@@ -31,6 +31,10 @@ class DnnlPlan final : public Plan {
   size_t bytes() const override;
   bool UsesConstant(size_t index) const override;
 
+  /// Notes the seconds of each step, unless there is no place for them.
+  void Execute(const std::vector<void*>& inputs, const std::vector<void*>& outputs,
+               double* seconds) const;
+
   const Program& program() const { return program_; }
   size_t packed_bytes() const;
 
@@ -48,8 +52,6 @@ class DnnlPlan final : public Plan {
 
   int Build();
   int AddStep(const Step& step, byoc_step* to, bool once);
-  void Execute(const std::vector<void*>& inputs, const std::vector<void*>& outputs,
-               double* seconds) const;
 
   const Program program_;
   const std::vector<const void*> constants_;
@@ -57,6 +59,18 @@ class DnnlPlan final : public Plan {
   Packing packing_;
   mutable byoc_plan plan_;  // has a lock of its own
 };
+
+// Programs and probes as JSON, for people and for the partitioner (report.cc).
+
+/// The steps of a plan with their implementations and layouts, and the memory that it takes.
+json::Object DescribePlan(const Graph& graph, const DnnlPlan& plan);
+
+/// The steps of a plan with the seconds that each took.
+json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
+                             const std::vector<double>& seconds);
+
+/// Whether every node has a real implementation on this machine; plans without constant values.
+json::Object ProbeGraph(const Graph& graph, const CostModel& cost);
 
 }  // namespace tvm_byoc_dnnl
 

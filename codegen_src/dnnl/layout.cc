@@ -6,29 +6,29 @@
 
 #include "common/memory_plan.h"
 #include "common/support/error.h"
+#include "dnnl/emitted/dnnl_byoc_primitive.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
 
 using DataType = dnnl::memory::data_type;
 
+struct Row {
+  DType dtype;
+  DataType type;
+  const char* text;
+};
+constexpr Row kRows[] = {
+    {DType::kFloat32, DataType::f32, "f32"},    {DType::kFloat16, DataType::f16, "f16"},
+    {DType::kBFloat16, DataType::bf16, "bf16"}, {DType::kInt32, DataType::s32, "s32"},
+    {DType::kInt8, DataType::s8, "s8"},         {DType::kUInt8, DataType::u8, "u8"},
+    {DType::kBool, DataType::u8, "u8"}};  // 0 or 1 in a byte
+
 const char* ShortName(DataType type) {
-  switch (type) {
-    case DataType::f32:
-      return "f32";
-    case DataType::f16:
-      return "f16";
-    case DataType::bf16:
-      return "bf16";
-    case DataType::s32:
-      return "s32";
-    case DataType::s8:
-      return "s8";
-    case DataType::u8:
-      return "u8";
-    default:
-      return "?";
+  for (const Row& row : kRows) {
+    if (row.type == type) return row.text;
   }
+  return "?";
 }
 
 int64_t ElementSize(const MemoryDesc& md) {
@@ -43,23 +43,8 @@ std::optional<MemoryDesc> IfNotEmpty(MemoryDesc md) {
 }  // namespace
 
 DataType ToDnnl(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return DataType::f32;
-    case DType::kFloat16:
-      return DataType::f16;
-    case DType::kBFloat16:
-      return DataType::bf16;
-    case DType::kInt32:
-      return DataType::s32;
-    case DType::kInt8:
-      return DataType::s8;
-    case DType::kUInt8:
-    case DType::kBool:  // 0 or 1 in a byte
-      return DataType::u8;
-    case DType::kFloat64:
-    case DType::kInt64:
-      break;
+  for (const Row& row : kRows) {
+    if (row.dtype == dtype) return row.type;
   }
   Fail(ErrorKind::kUnsupported, "oneDNN computes nothing in ", Name(dtype));
 }
@@ -134,20 +119,7 @@ bool IsDense(const MemoryDesc& md) {
 bool IsAny(const MemoryDesc& md) { return md.get_format_kind() == dnnl::memory::format_kind::any; }
 
 bool SameLayout(const MemoryDesc& a, const MemoryDesc& b) {
-  if (a == b) return true;
-  if (a.get_format_kind() != b.get_format_kind() || a.get_dims() != b.get_dims() ||
-      a.get_data_type() != b.get_data_type() || a.get_padded_dims() != b.get_padded_dims() ||
-      a.get_inner_blks() != b.get_inner_blks() || a.get_inner_idxs() != b.get_inner_idxs() ||
-      a.get_format_kind() != dnnl::memory::format_kind::blocked) {
-    return false;
-  }
-  const Dims padded = a.get_padded_dims();
-  const Dims x = a.get_strides();
-  const Dims y = b.get_strides();
-  for (size_t i = 0; i < padded.size(); ++i) {
-    if (padded[i] != 1 && x[i] != y[i]) return false;
-  }
-  return true;
+  return a == b || dnnl_byoc_same_layout(a.get(), b.get()) != 0;
 }
 
 std::optional<MemoryDesc> ReshapeView(const MemoryDesc& md, const Dims& shape) {

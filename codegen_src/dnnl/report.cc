@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/report.h"
-
 #include <algorithm>
 
 #include "common/support/error.h"
+#include "dnnl/execute.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -52,50 +52,6 @@ BYOC_FUNCTION dnnl_status_t dnnl_byoc_query(dnnl_memory_desc_t* md, dnnl_primiti
   return dnnl_memory_desc_clone(md, dnnl_primitive_desc_query_md(pd, what, arg));
 }
 
-/* Whether the elements lie in the same places: the strides of axes of size 1 do not matter. */
-BYOC_FUNCTION int dnnl_byoc_same_layout(const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b) {
-  static const dnnl_query_t kSizes[] = {dnnl_query_dims, dnnl_query_padded_dims};
-  int ndims = 0, ndims_b = 0, blocks = 0, blocks_b = 0, i;
-  dnnl_dims_t* x = NULL;
-  dnnl_dims_t* y = NULL;
-  dnnl_dims_t* padded = NULL;
-  dnnl_data_type_t type = dnnl_data_type_undef, type_b = dnnl_data_type_undef;
-  if (a == NULL || b == NULL) return 0;
-  if (dnnl_memory_desc_equal(a, b)) return 1;
-  dnnl_memory_desc_query(a, dnnl_query_ndims_s32, &ndims);
-  dnnl_memory_desc_query(b, dnnl_query_ndims_s32, &ndims_b);
-  dnnl_memory_desc_query(a, dnnl_query_data_type, &type);
-  dnnl_memory_desc_query(b, dnnl_query_data_type, &type_b);
-  if (ndims != ndims_b || type != type_b) return 0;
-  for (i = 0; i < 2; ++i) {
-    dnnl_memory_desc_query(a, kSizes[i], &x);
-    dnnl_memory_desc_query(b, kSizes[i], &y);
-    if (x == NULL || y == NULL || memcmp(*x, *y, (size_t)ndims * sizeof(**x)) != 0) return 0;
-  }
-  padded = x;
-  if (dnnl_memory_desc_query(a, dnnl_query_inner_nblks_s32, &blocks) != dnnl_success ||
-      dnnl_memory_desc_query(b, dnnl_query_inner_nblks_s32, &blocks_b) != dnnl_success ||
-      blocks != blocks_b) {
-    return 0;
-  }
-  if (blocks > 0) {
-    static const dnnl_query_t kBlocks[] = {dnnl_query_inner_blks, dnnl_query_inner_idxs};
-    for (i = 0; i < 2; ++i) {
-      dnnl_memory_desc_query(a, kBlocks[i], &x);
-      dnnl_memory_desc_query(b, kBlocks[i], &y);
-      if (memcmp(*x, *y, (size_t)blocks * sizeof(**x)) != 0) return 0;
-    }
-  }
-  if (dnnl_memory_desc_query(a, dnnl_query_strides, &x) != dnnl_success ||
-      dnnl_memory_desc_query(b, dnnl_query_strides, &y) != dnnl_success) {
-    return 0;
-  }
-  for (i = 0; i < ndims; ++i) {
-    if ((*padded)[i] != 1 && (*x)[i] != (*y)[i]) return 0;
-  }
-  return 1;
-}
-
 /* Adds an argument: a part of a buffer, in a layout that must still be the one oneDNN wants. */
 BYOC_FUNCTION int dnnl_byoc_bind(dnnl_byoc_region* r, dnnl_byoc_step* step, int arg, int buffer,
                                  size_t offset, const_dnnl_memory_desc_t md) {
