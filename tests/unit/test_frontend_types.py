@@ -88,7 +88,7 @@ WRONG: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray], int, d
     "one scale for all columns": ("LayerNormalization", {"x": _rand(3, 4), "s": np.ones(1, "float32")},
                                   {"b": _rand(4)}, 17, {}, "do not fit"),
     "more scores than boxes": ("NonMaxSuppression", {"b": _rand(1, 5, 4), "s": _rand(1, 1, 6)},
-                               {"most": np.array([3])}, 11, {}, "do not fit"),
+                               {"most": np.array([3])}, 11, {}, "make them equal"),
     "heads that are no multiple": ("Attention", _attention(*["float32"] * 3, heads=3), {}, 23, {}, "do not fit"),
 }  # fmt: skip
 

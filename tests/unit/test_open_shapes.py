@@ -198,7 +198,7 @@ def test_two_names_of_one_size() -> None:
     runner = Runner(compile(model))
     a, b = rand(2, 3), rand(2, 3, seed=2)
     np.testing.assert_array_equal(runner(a, b), a + b)
-    with pytest.raises(InputError, match="do not fit the model"):
+    with pytest.raises(InputError, match="the model has both be m: make them equal"):
         runner(a, rand(2, 4))
 
 

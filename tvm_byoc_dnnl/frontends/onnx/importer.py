@@ -303,6 +303,8 @@ def unify_dims(func: relax.Function) -> relax.Function:
     if not found:
         return func
     inner = func.bind_symbolic_vars(found)
+    if all(isinstance(value, tirx.Var) for value in found.values()):  # of which TVM would forget the comparison
+        return inner
     params, checks = [], []
     for given, bound in zip(func.params, inner.params, strict=True):
         if any(symbol in found for dim in _dims(given.ty) for symbol in _symbols(dim)):
