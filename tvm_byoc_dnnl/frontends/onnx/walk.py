@@ -257,7 +257,9 @@ class Walk:
         known = folded(node)
         if known is not None:
             return [None if array is None else Value(known=array) for array in known]
-        if entry is not None and entry.convert is not None and not entry.whole:
+        # An operator that stays whole would take numbers of 4 bits, stored one in a byte, for bytes with two in each.
+        is_split = any(v is not None and v.dtype in ("uint2", "uint4") for v in node.inputs)
+        if entry is not None and entry.convert is not None and (is_split or not entry.whole):
             made = outputs(entry.convert(self.emit, node))
             self._refuse_unread(node)
             return _kept_short(node, [v if v is None or isinstance(v, Value) else self.emit.value(v) for v in made])
