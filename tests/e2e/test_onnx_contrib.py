@@ -178,17 +178,18 @@ def nbits(n: int, k: int, bits: int, block: int, *, zeros: str = "", order: bool
     )
 
 
-def rows(bits: int, block: int, zeros: bool = False, signed: bool = False, indices: Any = None) -> Case:
+def rows(bits: int, block: int, zeros: bool = False, kind: str = "", indices: Any = None) -> Case:
     packed: Any = {"d": given(_RNG.integers(0, 256, (10, 64 * bits // 8)), "uint8", constant=True)}
-    if signed:
-        packed = {"d": given(_RNG.integers(-8, 8, (10, 64)), "int8", constant=True, kind=TensorProto.INT4)}
+    if kind:
+        low, name = (-8, TensorProto.INT4) if kind == "int8" else (0, TensorProto.UINT4)
+        packed = {"d": given(_RNG.integers(low, low + 16, (10, 64)), kind, constant=True, kind=name)}
     blocks = 64 // block
     if zeros:
         packed["z"] = given(_RNG.integers(0, 256, (10, -(-blocks * bits // 8))), "uint8", constant=True)
     return Case(
         "GatherBlockQuantized",
-        {"block_size": block, "gather_axis": 0, "quantize_axis": 1, **({} if signed else {"bits": bits})},
-        title=f"bits={bits} block={block} zeros={zeros} signed={signed} {indices is not None}",
+        {"block_size": block, "gather_axis": 0, "quantize_axis": 1, **({} if kind else {"bits": bits})},
+        title=f"bits={bits} block={block} zeros={zeros} kind={kind} {indices is not None}",
         order=("d", "i", "s", "z"),
         i=indices if indices is not None else given([[1, 9, 0, 3, 3], [-1, 2, -10, 5, 5]], "int64", "B S"),
         s=given(_RNG.uniform(0.01, 0.03, (10, blocks)), "float32", constant=True),
@@ -209,7 +210,8 @@ STORED = [
     nbits(24, 80, 4, 32, zeros="packed"),
     nbits(24, 64, 4, 32, order=True),
     *(rows(bits, block, zeros) for bits in (4, 8) for block in (16, 32) for zeros in (False, True)),
-    rows(4, 32, signed=True),
+    rows(4, 32, kind="int8"),
+    rows(4, 32, kind="uint8"),
     rows(4, 32, indices=given([99, 1], "int64")),
 ]
 

@@ -164,6 +164,10 @@ def test_the_layout_of_one_machine_is_refused(op: str) -> None:
             ),
             "has `use_sparse_mixer`",
         ),
+        (
+            Case("MoE", x=data("S 8"), r=data("S 2"), w1=weight("2 8 6"), b1=weight("2 6"), w2=weight("2 6 8")),
+            "is not as ONNX defines it",
+        ),
         (Case("Unique", outputs=("y",), x=data("S")), "a result whose size depends on the numbers"),
         (Case("CDist", {"metric": "cosine"}, a=data("S 6"), b=data("T 6")), "has the metric `cosine`"),
         (Case("SkipLayerNormalization", {"axis": 1}, x=X, s=data("B S 32"), g=G), "has the attribute `axis`"),

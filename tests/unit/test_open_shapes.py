@@ -202,6 +202,13 @@ def test_two_names_of_one_size() -> None:
         runner(a, rand(2, 4))
 
 
+def test_sizes_of_three_inputs_that_must_be_equal() -> None:
+    """The sum stays with TVM, which must know its sizes."""
+    model = onnx_model([node("Gemm", ["a", "b", "c"], ["y"])], {"a": ("n", "k"), "b": ("l", "m"), "c": ("p",)})
+    a, b, c = rand(2, 3), rand(3, 5, seed=2), rand(5, seed=3)
+    np.testing.assert_allclose(Runner(compile(model))(a, b, c), a @ b + c, rtol=1e-5, atol=1e-6)
+
+
 def test_sizes_that_must_be_equal_do_not_split_regions() -> None:
     """A mask whose length has a name of its own, and one that is compared with this mask only."""
     model = onnx_model(

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from ...core.arrays import STORED, as_stored
-from ...core.errors import InputError, UnsupportedError
+from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.tvm_fast import is_a
 from ...ir.constants import make_constant
 from ...ir.native_loop import native_call
@@ -21,6 +21,8 @@ from ...ir.tvm_compat import tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, substituted, symbols_of
 from .value import EMITTING, Node, Value
 
+#: what comes of operands that the standard does not allow
+_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _ALIGNMENT = 64  # bytes
 LARGE = 1 << 12  # elements: smaller arrays are copied
 #: at most this many numbers of open sizes are written into a model
@@ -136,6 +138,10 @@ class Emit:
         token = EMITTING.set(self)
         try:
             yield
+        except ByocError:
+            raise
+        except _BROKEN as error:
+            raise InputError(f"{node.what} is not as ONNX defines it: {type(error).__name__}: {error}") from error
         finally:
             EMITTING.reset(token)
             self.node = outer

@@ -291,8 +291,8 @@ def keep_last_row(model: onnx.ModelProto, output: str, apart: Container[str]) ->
 def unify_dims(func: relax.Function) -> relax.Function:
     """The function with each dim that must be equal to an expression of inputs' dims written as this.
 
-    The inputs keep their own dims; the body begins with their comparison. A dim that a call computes is compared where
-    it is computed.
+    Inputs that are equal have one dim. Where one is an expression of others, the inputs keep their own dims, and the
+    body begins with their comparison. A dim that a call computes is compared where it is computed.
     """
     free = {dim for param in func.params for dim in _dims(param.ty) if isinstance(dim, tirx.Var)}
     every = _equal(func, free)

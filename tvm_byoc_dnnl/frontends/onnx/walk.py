@@ -12,7 +12,7 @@ from onnx import defs, helper, numpy_helper
 from tvm import relax, tirx
 
 from ...core.arrays import STORED
-from ...core.errors import ByocError, InputError, UnsupportedError
+from ...core.errors import UnsupportedError
 from ...core.limits import MOST_NESTED
 from ...core.tvm_fast import is_a, items
 from ...ir.relax_utils import shape_dims
@@ -30,9 +30,6 @@ from .structure import DEFAULT_DOMAINS
 from .table import NEWEST, Entry, entries, entry_of, outputs
 from .value import Node, Value, Ways, decoded, dense
 from .whole import declare_whole, emit_whole
-
-_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-
 
 #: operators with graphs inside
 _STRUCTURES = {"If": branches.chosen, "Loop": loops.loop, "Scan": loops.scan, "SequenceMap": loops.mapped}
@@ -221,13 +218,8 @@ class Walk:
         return self.apply(node, scope)
 
     def apply(self, node: Node, scope: Scope) -> list[Value | None]:
-        try:
-            with self.emit.converting(node):
-                results = [v and self.emit.named(v) for v in self._results(node, scope)]
-        except ByocError:
-            raise
-        except _BROKEN as error:
-            raise InputError(f"{node.what} is not as ONNX defines it: {type(error).__name__}: {error}") from error
+        with self.emit.converting(node):
+            results = [v and self.emit.named(v) for v in self._results(node, scope)]
         for value in results:
             if value is not None and is_a(value.expr, relax.Var):
                 self.node_of.setdefault(var_name(value.expr), node.name)
