@@ -311,9 +311,6 @@ class Scope:
             return
         ty, own = new.ty, var.ty
         keeps_type = own.same_as(ty) or tvm_ffi.structural_equal(own, ty)
-        if keeps_type and is_a(new, relax.DataflowVar) and self.uses(new) == 1 and new in self._value:
-            self._make_output(new, var)
-            return
         if not keeps_type:
             renamed = self._fresh(ty, var)
             self._stand_for(var, renamed)
@@ -321,13 +318,6 @@ class Scope:
             var = renamed
         self._move_miss(new, var)  # of an output, which takes the place of the variable that it is bound to
         self._bind(var, new)
-
-    def _make_output(self, local: Any, output: Any) -> None:
-        """Bind the value of a local variable, which nothing else reads, to an output that would be its other name."""
-        place = next(i for i in reversed(range(len(self._out))) if self._out[i].var.same_as(local))
-        self._out[place] = relax.VarBinding(output, self._out[place].value)
-        self._value[output] = self._value.pop(local)
-        self._move_miss(local, output)
 
     def _simplify(self, value: Any) -> Any:
         for _ in range(_MAX_REWRITES):

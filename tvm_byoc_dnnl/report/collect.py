@@ -1,9 +1,4 @@
-"""explain: from a model to a `Report`.
-
-Advice: a few sentences, made from a report's numbers, that say where to look first.
-
-Patterns that match a model as it was imported, and no longer as it was prepared.
-"""
+"""explain: from a model to a `Report`, with advice from its numbers, and the patterns that preparing hides."""
 
 from __future__ import annotations
 

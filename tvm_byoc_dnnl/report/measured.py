@@ -1,8 +1,4 @@
-"""What is measured: a compiled model, wherever it comes from, and the steps of its calls.
-
-The limits of this machine: how fast it computes, and how fast it reads its memory. And what ONNX Runtime says of the
-same model.
-"""
+"""What is measured: a compiled model and the steps of its calls, this machine, ONNX Runtime beside it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
-"""Stages out of what TVM has: its legalisers, run on TE tensors, and existing PrimFuncs.
+"""The TE compute of an op, which says *what* is calculated, in which stages: TVM's legalisation, or a registered one.
 
-Computes of our own: of the ops that TVM lowers outside of its legalisers (the sort and scan family), or not at all;
-of normalisations, which are computed in float64 and rounded once (equal numbers have their value as mean, and a large
-mean costs nothing); and what a padding by elements of the tensor itself reads.
-
-TVM's own normalisation takes the variance from the mean of the squares, in float32.
-
-The choice of the TE compute of an op: TVM's own legalisation, or a registered one.
-
-The choice knows nothing about schedules: a compute says *what* is calculated, in which stages.
+Computes of our own: of the ops that TVM lowers outside of its legalisers (the sort and scan family), or not at all; and
+of normalisations, in float64 and rounded once. TVM's own takes the variance from the mean of the squares, in float32:
+here equal numbers have their value as mean, and a large mean costs nothing.
 """
 
 from __future__ import annotations

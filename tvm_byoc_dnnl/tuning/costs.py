@@ -1,7 +1,4 @@
-"""The cost of a workload: from the database, from the vendor's own model, or measured now.
-
-What a library can choose from for one operation, such as Winograd's algorithm or another layout: measured times.
-"""
+"""The cost of a workload, and of what a library can choose from: looked up, modelled by a vendor, or measured."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The workloads that would run with a placement, found without a whole build.
-
-What a database knows of a model: the times of the regions that each compiler would make, for reports.
-"""
+"""The workloads that would run with a placement, without a whole build; and what a database knows of them."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -230,7 +231,7 @@ class _Probe:
 
 
 @contextmanager
-def _failure_into(result: Measurement) -> Iterator[None]:
+def failure_into(result: Any) -> Iterator[None]:
     try:
         yield
     except WorkerError as error:
@@ -262,7 +263,7 @@ def compare(
             if each.result.failure:
                 continue
             progress(f"{each.result.label}: load, compile, first run", _LOADING * done / len(loads))
-            with _failure_into(each.result), each.load(path, values, expected) as process:
+            with failure_into(each.result), each.load(path, values, expected) as process:
                 if number == settings.loads - 1:
                     each.plan()
                     stack.enter_context(process.pop_all())  # it has turns
@@ -283,5 +284,5 @@ def _take_turns(everybody: Sequence[_Contestant], probe: _Probe, rounds: int, pr
         first = number % len(everybody)
         for each in [*everybody[first:], *everybody[:first]]:
             if not each.result.failure:
-                with _failure_into(each.result):
+                with failure_into(each.result):
                     each.turn(number, probe)

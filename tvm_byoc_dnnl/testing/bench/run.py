@@ -1,7 +1,5 @@
-"""Compare engines on several models, with progress on a terminal, for the command lines; and engines under load:
-requests per second, and how long each of them waits.
-
-As many clients as there are groups of ``threads`` cores send a request each, and the next one when it is answered.
+"""Compare engines on several models, with progress on a terminal; and engines under load: requests per second, and how
+long each of them waits. As many clients as there are groups of ``threads`` cores send the next when one is answered.
 """
 
 from __future__ import annotations
@@ -27,12 +25,11 @@ from rich.text import Text
 from ...core.errors import InputError
 from ...core.files import write_text, written
 from ...core.machine import Neighbours
-from ...core.own_process import WorkerError
 from ...frontends.onnx.importer import load_onnx
 from ...frontends.onnx.inputs import fix_shapes
 from ..models import LIGHT_MODELS, light_model, random_inputs
 from .engines import ENGINES, Engine
-from .measure import Comparison, EngineProcess, Settings, Spread, compare, installed, reference_outputs
+from .measure import Comparison, EngineProcess, Settings, Spread, compare, failure_into, installed, reference_outputs
 from .report import check_picture, to_json, to_picture, to_table
 
 
@@ -210,7 +207,7 @@ def _measured(
             for result, process in zip(results, processes, strict=True):
                 if result.failure:
                     continue
-                try:
+                with failure_into(result):
                     if turn < 0:
                         result.version = process.load_right(path, inputs, expected)[0]
                         process.serve(load.clients, min(0.5, load.seconds))
@@ -219,8 +216,6 @@ def _measured(
                         latencies, seconds = process.serve(load.clients, load.seconds)
                         result.rates.append(len(latencies) / seconds)
                         result.latencies_ms += latencies
-                except WorkerError as error:
-                    result.failure = str(error)
     return results
 
 
