@@ -210,7 +210,7 @@ std::string RecordOf(std::string_view* data, const std::string& key) {
 
 void CheckLibrary(std::string_view data, const std::string& path, const std::string& key) {
   if (data.size() < kHeader || data.substr(0, kElf.size()) != kElf)
-    Refuse(path, "no ELF file; expected what export_library wrote");
+    Refuse(path, "no ELF file; expected what export_library or `tvm-byoc compile` wrote");
   uint64_t needed = Field<uint64_t>(data, 40);
   const uint64_t table = uint64_t{Field<uint16_t>(data, 58)} * Field<uint16_t>(data, 60);
   needed += std::min(table, std::numeric_limits<uint64_t>::max() - needed);
@@ -234,7 +234,7 @@ void CheckLibrary(std::string_view data, const std::string& path, const std::str
 
 std::vector<ByteRange> WeightsIn(std::string_view* data, const std::string& path) {
   if (data->substr(0, kElf.size()) != kElf)
-    Refuse(path, "no ELF file; expected what export_library wrote");
+    Refuse(path, "no ELF file; expected what export_library or `tvm-byoc compile` wrote");
   const std::optional<Record> record = Find(*data);
   if (!record) RefuseEnd(path);
   auto weights = Fitting(*record, false, data);

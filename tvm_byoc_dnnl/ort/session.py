@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -419,13 +420,14 @@ def _read(model: str | bytes) -> onnx.ModelProto:
     data = model if isinstance(model, bytes) else _bytes_of(model)
     if not data:
         raise InvalidArgument("No model: the file or the bytes are empty")
-    try:
-        proto = onnx.ModelProto.FromString(data)
-    except Exception as error:  # protobuf's, which has no public name here
-        raise InvalidProtobuf("Failed to load model because protobuf parsing failed.") from error
-    if not proto.graph.node and not proto.graph.output:
-        raise InvalidProtobuf("Failed to load model because protobuf parsing failed.")
-    return proto
+    proto = onnx.ModelProto()
+    with contextlib.suppress(Exception):  # protobuf's, which has no public name here
+        proto.ParseFromString(data)
+        if proto.graph.node or proto.graph.output:
+            return proto
+    what = "model" if isinstance(model, bytes) else f"model from {model}"
+    is_compiled = "; it is a compiled library, which `byoc.load` runs" if data[:4] == b"\x7fELF" else ""
+    raise InvalidProtobuf(f"Load {what} failed: Protobuf parsing failed, it is no ONNX model{is_compiled}")
 
 
 def _bytes_of(path: str) -> bytes:
