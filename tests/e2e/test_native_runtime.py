@@ -232,14 +232,27 @@ def tangent() -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def sized() -> Any:
+    """A region that reads a tensor whose size an input of another kind gives."""
+    size = tirx.Var("n", "int64")
+    x, shape = relax.Var("x", relax.TensorType((size, 3), "float32")), relax.Var("shape", relax.ShapeType([size]))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, shape]):
+        with bb.dataflow():
+            y = bb.emit_output(relax.op.tanh(x))
+        bb.emit_func_output(y)
+    return bb.get()
+
+
 @pytest.mark.parametrize(
     ("compiled", "reason"),
     [
         (lambda: byoc.compile(places()), r"TVM computes "),
         (lambda: byoc.compile(network(1), compiler=[]), r"does not say how its regions are called"),
+        (lambda: byoc.compile(sized()), r"its input shape is no tensor"),
         (lambda: byoc.compile(tangent(), "ccompiler"), r"region ccompiler_\d+ is run by its vendor's own code"),
     ],
-    ids=["an operator of TVM", "no region", "regions of a vendor alone"],
+    ids=["an operator of TVM", "no region", "a shape as input", "regions of a vendor alone"],
 )
 def test_a_model_that_needs_tvm_is_refused_with_the_reason(compiled: Any, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "m.so"

@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model
@@ -53,6 +54,27 @@ def test_a_right_model_is_right():
     assert [r.region for r in report.regions] == ["dnnl_0", "dnnl_1"]
     assert all(r.gap < 1e-5 and r.culprit is None for r in report.regions)
     assert "ok" in report.to_text()
+
+
+@I.ir_module
+class Flat:
+    @R.function
+    def main(x: R.Tensor(("n", 3, 4), "float32")):
+        n = T.int64()
+        with R.dataflow():
+            a = R.nn.relu(x)
+            b = R.reshape(a, R.shape([n, 12]))
+            y = R.tanh(b)
+            R.output(y)
+        return y
+
+
+def test_a_region_that_is_told_an_open_shape(broken):
+    x = np.linspace(-2, 2, 60, dtype="float32").reshape(5, 3, 4)
+    assert verify(Flat, [x]).ok
+    broken("relax.tanh", lambda g, call: g.eltwise(g.value(call.args[0]), "logistic"))
+    (wrong,) = verify(Flat, [x]).regions
+    assert wrong.culprit == "y" and wrong.gap > 0.1
 
 
 def test_a_wrong_operator_is_found_by_name(broken):

@@ -161,7 +161,7 @@ class _Program:
     def document(self) -> dict[str, Any]:
         for param in self._main.params:
             if not is_a(param.ty, relax.TensorType):
-                raise Reject(f"its input {param.name_hint} is no tensor")
+                raise Reject(f"its input {param.name} is no tensor")
             self._builder.add_input(param)
         for var, value in bindings_of(self._main):
             self._builder.bind(var, self._value(var, value))

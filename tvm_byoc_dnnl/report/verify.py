@@ -29,6 +29,7 @@ from ..regions.functions import flatten_region
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
 from ..tuning.database import with_places
+from ..vendors.hooks.lowering import with_known_shapes
 from ..vendors.namespaces import OPTIONS_ATTR
 from .measured import AGAINST, ONNXRUNTIME, TVM, OutputGap, beside_onnxruntime, is_onnx, tensors_of
 from .text import Shown, count
@@ -346,15 +347,15 @@ def _is_wrong_alone(region: relax.Function, var: Any, expected: Mapping[Any, _Ri
     given = [value for arg in call.args for value in expected[arg].results]
     local = relax.Var("composite", composite.ty)
     params = [relax.Var(p.name, p.ty) for p in composite.params]
-    inner = relax.Var("result", var.ty)
+    inner = relax.Var("result", composite.ret_ty)  # by its own symbols
     bindings = [relax.VarBinding(local, composite), relax.VarBinding(inner, relax.Call(local, params))]
     body = relax.SeqExpr([relax.BindingBlock(bindings)], inner)
-    func = relax.BlockBuilder().normalize(relax.Function(params, body, var.ty, attrs=region.attrs))
+    func = relax.BlockBuilder().normalize(relax.Function(params, body, inner.ty, attrs=region.attrs))
     return bool(expected[var].difference(_offloaded(relax.utils.copy_with_new_vars(func), given)))
 
 
 def _host_module(region: relax.Function) -> tvm.IRModule:
-    func = flatten_region(region).without_attr("Codegen").with_attr("global_symbol", "main")
+    func = with_known_shapes(flatten_region(region)).without_attr("Codegen").with_attr("global_symbol", "main")
     return tvm.IRModule({"main": func})
 
 
