@@ -275,9 +275,6 @@ class Node:
         return InputError(f"{self.what} {reason}")
 
 
-_OF = onnx.AttributeProto
-
-
 def dense(tensor: onnx.SparseTensorProto) -> np.ndarray:
     """All numbers of a sparse tensor: its places are counted through the whole, or have a number for each axis."""
     values, places = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
@@ -287,22 +284,11 @@ def dense(tensor: onnx.SparseTensorProto) -> np.ndarray:
 
 
 def decoded(attribute: onnx.AttributeProto) -> Any:
-    kind = attribute.type
-    if kind == _OF.INT:
-        return attribute.i
-    if kind == _OF.INTS:
-        return tuple(attribute.ints)
-    if kind == _OF.FLOAT:
-        return attribute.f
-    if kind == _OF.STRING:
-        return attribute.s.decode()
-    if kind == _OF.TENSOR:
+    if attribute.type == onnx.AttributeProto.TENSOR:
         return numpy_helper.to_array(attribute.t)
-    if kind == _OF.SPARSE_TENSOR:
+    if attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
         return dense(attribute.sparse_tensor)
     value = helper.get_attribute_value(attribute)
-    if isinstance(value, bytes):
-        return value.decode()
-    if kind == _OF.STRINGS:
-        return tuple(v.decode() for v in value)
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+    return value.decode() if isinstance(value, bytes) else value

@@ -212,10 +212,7 @@ class Walk:
             domain=node.domain,
             **{k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.attrs.items()},
         )
-        scope = Scope({node.domain: node.opset, **({} if node.domain == "" else {"": NEWEST_USED})}, None, node.name)
-        scope.names = {f"x{i}": v for i, v in enumerate(node.inputs) if v is not None}
-        scope.plan = Plan([node.proto], node.proto.output)
-        return self.apply(node, scope)
+        return self.apply(node, Scope({"": NEWEST_USED, node.domain: node.opset}, None, node.name))
 
     def apply(self, node: Node, scope: Scope) -> list[Value | None]:
         with self.emit.converting(node):

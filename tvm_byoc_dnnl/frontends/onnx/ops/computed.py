@@ -59,6 +59,10 @@ def asked(e: Emit, numbers: Value, sizes: Sequence[str | Size]) -> list[Size]:
     return found
 
 
+def int64(value: int) -> Any:
+    return tirx.const(value, "int64")
+
+
 def wide_dtype(dtype: str) -> str:
     """The dtype that sums of products of a float dtype are taken in."""
     return "float64" if dtype == "float64" else "float32"

@@ -13,7 +13,7 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
 from .attention_parts import arange
-from .computed import asked, computed, lowest, within, written
+from .computed import asked, computed, int64, lowest, within, written
 from .ordering import keys
 from .shapes import ints_of, whole
 
@@ -58,22 +58,22 @@ def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_poi
         held, is_kept = 0, 1  # of each class of each picture, which threads share
         with T.parallel(0, batch * classes) as lane:
             b, c = lane // classes, lane % classes
-            state[b, c, held] = tirx.const(0, "int64")
+            state[b, c, held] = int64(0)
             with T.serial(0, count) as i:
                 box = order[b, c, i]
                 is_open = state[b, c, held] < most[0]
                 if lowest_score:
                     is_open = tirx.all(is_open, scores[b, c, box] > lowest_score[0][0])
                 with T.If(is_open), T.Then():
-                    state[b, c, is_kept] = tirx.const(1, "int64")
+                    state[b, c, is_kept] = int64(1)
                     with T.serial(0, state[b, c, held]) as k:
                         other = (b, kept[b, c, k])
                         with T.If(_overlap(boxes, (b, box), other, is_centre) > overlap[0]), T.Then():
-                            state[b, c, is_kept] = tirx.const(0, "int64")
+                            state[b, c, is_kept] = int64(0)
                     with T.If(state[b, c, is_kept] == 1), T.Then():
                         kept[b, c, state[b, c, held]] = box
                         state[b, c, held] = state[b, c, held] + 1
-        total[0] = tirx.const(0, "int64")
+        total[0] = int64(0)
         with T.serial(0, batch) as b, T.serial(0, classes) as c, T.serial(0, state[b, c, held]) as k:
             for column, value in enumerate((b, c, kept[b, c, k])):
                 picked[total[0], column] = value
@@ -127,7 +127,7 @@ def _largest_of_boxes(
                 length = last - first if is_half else tirx.max(last - first, number(1.0))
                 step = length / number(size[1 - axis])
                 grid = tirx.const(ratio, "int64") if ratio > 0 else tirx.ceil(step).astype("int64")
-                along = te.reduce_axis((tirx.const(0, "int64"), grid), "xy"[1 - axis])
+                along = te.reduce_axis((int64(0), grid), "xy"[1 - axis])
                 places.append(first + number(place) * step + (number(along) + number(0.5)) * step / number(grid))
                 grids.append(along)
             outside = tirx.any(*(tirx.any(p < -1.0, p > number(n)) for p, n in zip(places, data.shape[2:])))

@@ -14,6 +14,7 @@ from ..table import operator
 from ..value import Node, Value
 from .attention_parts import arange
 from .moving import places_along
+from .runtime_others import channels_first, channels_last
 
 _NARROW = ("float16", "bfloat16")
 
@@ -321,10 +322,10 @@ def _skip_group_norm(e: Emit, node: Node, x: Value) -> list[Value | None]:
 @operator("GroupNorm", domain=_MS, whole=True)
 def _grouped(e: Emit, node: Node, x: Value) -> Value:
     is_last = node.attr("channels_last", 1)
-    moved = e.transpose(x, [0, 3, 1, 2]) if is_last else x
+    moved = channels_first(e, x) if is_last else x
     gamma, beta = (e.cast(node.needed(i), x.dtype) for i in (1, 2))
     groups, epsilon = int(node.attr("groups")), float(node.attr("epsilon", 1e-5))
     out = e.group_norm(moved, gamma, beta, num_groups=groups, channel_axis=1, axes=[2, 3], epsilon=epsilon)
     if node.attr("activation", 0):
         out = e.silu(out)
-    return e.transpose(out, [0, 2, 3, 1]) if is_last else out
+    return channels_last(e, out) if is_last else out

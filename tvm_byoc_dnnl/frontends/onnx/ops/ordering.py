@@ -16,7 +16,7 @@ from ..dim import Dim, Size, at_least, max_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
-from .computed import asked, written
+from .computed import asked, int64, written
 from .shapes import int_of, whole
 
 _UPPER = 1 << 63
@@ -89,17 +89,13 @@ def _top(e: Emit, node: Node, x: Value) -> Any:
 # ---- results with as many elements as the data says: only a call knows how many ---------------------------
 
 
-def _int64(value: int) -> Any:
-    return tirx.const(value, "int64")
-
-
 def _places(e: Emit, x: Value) -> Value:
     """The places of the elements that are not 0, counted through all axes."""
     count = product(x.sizes)
     flat = e.reshape(e.cast(e.cast(x, "bool"), "int32"), [count])
 
     def write(data: Any, places: Any, total: Any, count: Any) -> None:
-        total[0] = _int64(0)
+        total[0] = int64(0)
         with T.serial(0, count) as i, T.If(data[i] != 0), T.Then():
             places[total[0]] = i
             total[0] = total[0] + 1
@@ -163,12 +159,12 @@ def _of_elements(e: Emit, x: Value) -> list[Value]:
     order = e.argsort(key, axis=0, dtype="int64")
 
     def write(data: Any, order: Any, first: Any, inverse: Any, counts: Any, total: Any, count: Any) -> None:
-        total[0] = _int64(0)
+        total[0] = int64(0)
         with T.serial(0, count) as i:
-            before = order[tirx.max(i - 1, _int64(0))]
+            before = order[tirx.max(i - 1, int64(0))]
             with T.If(tirx.any(i == 0, data[order[i]] != data[before])), T.Then():
                 first[total[0]] = order[i]
-                counts[total[0]] = _int64(0)
+                counts[total[0]] = int64(0)
                 total[0] = total[0] + 1
             counts[total[0] - 1] = counts[total[0] - 1] + 1
             inverse[order[i]] = total[0] - 1
@@ -186,12 +182,12 @@ def _of_slices(e: Emit, x: Value) -> list[Value]:
         order, rank, (count, length) = 0, 1, sizes
 
         def compare(a: Any, b: Any) -> None:
-            state[order] = _int64(0)
+            state[order] = int64(0)
             with T.serial(0, length) as k, T.If(state[order] == 0), T.Then():
-                more = tirx.Select(data[a, k] > data[b, k], _int64(1), _int64(0))
-                state[order] = tirx.Select(data[a, k] < data[b, k], _int64(-1), more)
+                more = tirx.Select(data[a, k] > data[b, k], int64(1), int64(0))
+                state[order] = tirx.Select(data[a, k] < data[b, k], int64(-1), more)
 
-        total[0] = _int64(0)
+        total[0] = int64(0)
         with T.serial(0, count) as i:
             same[i] = i
             with T.serial(0, i) as j, T.If(same[i] == i), T.Then():
@@ -199,14 +195,14 @@ def _of_slices(e: Emit, x: Value) -> list[Value]:
                 with T.If(state[order] == 0), T.Then():
                     same[i] = j
         with T.serial(0, count) as i, T.If(same[i] == i), T.Then():
-            state[rank] = _int64(0)
+            state[rank] = int64(0)
             with T.serial(0, count) as j, T.If(same[j] == j), T.Then():
                 compare(j, i)
                 with T.If(state[order] < 0), T.Then():
                     state[rank] = state[rank] + 1
             inverse[i] = state[rank]
             first[state[rank]] = i
-            counts[state[rank]] = _int64(0)
+            counts[state[rank]] = int64(0)
             total[0] = total[0] + 1
         with T.serial(0, count) as i:
             inverse[i] = inverse[same[i]]

@@ -23,6 +23,7 @@ from .convolutions import convolution
 from .pools import averaged, global_average
 from .products import multiplied
 from .quantised import dequantised, quantised, real
+from .runtime_others import channels_first, channels_last
 
 _MS = "com.microsoft"
 _NARROW = ("float16", "bfloat16")
@@ -43,9 +44,7 @@ def _channels(e: Emit, node: Node, data: Value) -> tuple[Value, Callable[[Value]
     """``data`` with its channels behind the first axis, and what puts them last again where they were."""
     if not node.attr("channels_last", 0):
         return data, lambda x: x
-    rank = len(data.sizes)
-    first = e.transpose(data, [0, rank - 1, *range(1, rank - 1)])
-    return first, lambda x: e.transpose(x, [0, *range(2, rank), 1])
+    return channels_first(e, data), lambda x: channels_last(e, x)
 
 
 def _bias(e: Emit, bias: Value, x_scale: Value, w_scale: Value) -> Value:

@@ -18,13 +18,9 @@ from ..dim import Size
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
-from .computed import computed
+from .computed import computed, int64
 
 _BITS = 24  # of a float32 between 0 and 1
-
-
-def _wide(number: int) -> Any:
-    return tirx.const(number, "int64")
 
 
 def _mixed(h: Any) -> Any:
@@ -33,14 +29,14 @@ def _mixed(h: Any) -> Any:
     TVM's simplifier takes products of uint32 for such that do not wrap, and gives one number for all elements.
     """
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
-        h = ((h ^ (h >> _wide(shift))) * _wide(factor)) & _wide(0xFFFFFFFF)
-    return h ^ (h >> _wide(15))
+        h = ((h ^ (h >> int64(shift))) * int64(factor)) & int64(0xFFFFFFFF)
+    return h ^ (h >> int64(15))
 
 
 def _uniform(place: Any, seed: int, above: int) -> Any:
     """A multiple of 2⁻²⁴: from 0 to below 1, or with ``above`` 1 from above 0 to 1."""
-    bits = _mixed(_mixed(place & _wide(0xFFFFFFFF)) ^ _wide(seed)) >> _wide(32 - _BITS)
-    return (bits + _wide(above)).astype("float32") * tirx.const(2.0**-_BITS, "float32")
+    bits = _mixed(_mixed(place & int64(0xFFFFFFFF)) ^ int64(seed)) >> int64(32 - _BITS)
+    return (bits + int64(above)).astype("float32") * tirx.const(2.0**-_BITS, "float32")
 
 
 def _drawn(e: Emit, node: Node, dims: Sequence[Size], *, is_normal: bool) -> Value:
@@ -50,7 +46,7 @@ def _drawn(e: Emit, node: Node, dims: Sequence[Size], *, is_normal: bool) -> Val
 
     def compute(sizes: Any) -> Any:
         def element(*at: Any) -> Any:
-            place = _wide(0)
+            place = int64(0)
             for i, size in zip(at, sizes, strict=True):
                 place = place * size + i
             if not is_normal:
@@ -63,34 +59,19 @@ def _drawn(e: Emit, node: Node, dims: Sequence[Size], *, is_normal: bool) -> Val
     return computed(e, "random", compute, list(dims))
 
 
-def _dims(node: Node) -> tuple[Size, ...]:
-    if not node.op.endswith("Like"):
-        return tuple(node.attr("shape") or ())
-    dims = node.needed(0).dims
-    if dims is None:
-        raise node.refused("has an input of unknown rank")
-    return dims
-
-
 def _dtype(node: Node, default: str) -> str:
     kind = node.attr("dtype")
     return default if kind is None else str(helper.tensor_dtype_to_np_dtype(kind))
 
 
-def _own(node: Node) -> str:
-    return node.needed(0).dtype if node.op.endswith("Like") else "float32"
-
-
-@operator("RandomUniform", "RandomUniformLike")
-def _random_uniform(e: Emit, node: Node, *, low: float = 0.0, high: float = 1.0) -> Any:
-    drawn = _drawn(e, node, _dims(node), is_normal=False) * e.const(high - low, "float32")
-    return e.cast(drawn + e.const(low, "float32"), _dtype(node, _own(node)))
-
-
-@operator("RandomNormal", "RandomNormalLike")
-def _random_normal(e: Emit, node: Node, *, scale: float = 1.0, mean: float = 0.0) -> Any:
-    drawn = _drawn(e, node, _dims(node), is_normal=True) * e.const(scale, "float32")
-    return e.cast(drawn + e.const(mean, "float32"), _dtype(node, _own(node)))
+@operator("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+def _random(e: Emit, node: Node) -> Any:
+    like, is_normal = node.needed(0) if node.op.endswith("Like") else None, "Normal" in node.op
+    start = node.attr("mean" if is_normal else "low", 0.0)
+    width = node.attr("scale", 1.0) if is_normal else node.attr("high", 1.0) - start
+    dims = tuple(node.attr("shape") or ()) if like is None else like.sizes
+    drawn = _drawn(e, node, dims, is_normal=is_normal) * e.const(width, "float32")
+    return e.cast(drawn + e.const(start, "float32"), _dtype(node, "float32" if like is None else like.dtype))
 
 
 @operator("Bernoulli", since=15)

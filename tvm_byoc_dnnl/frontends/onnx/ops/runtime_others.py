@@ -278,24 +278,26 @@ def _fused_conv(
     return activated(e, node, _plus(out, other), node.attr("activation", ""), node.attr("activation_params", ()))
 
 
-def _first(e: Emit, x: Value) -> Value:
+def channels_first(e: Emit, x: Value) -> Value:
     """Channels that come last as the second axis."""
     return e.transpose(x, [0, len(x.sizes) - 1, *range(1, len(x.sizes) - 1)])
 
 
-def _last(e: Emit, x: Value) -> Value:
+def channels_last(e: Emit, x: Value) -> Value:
     return e.transpose(x, [0, *range(2, len(x.sizes)), 1])
 
 
 @operator("NhwcConv", "NhwcFusedConv", domain=_MS)
 def _conv_last(e: Emit, node: Node, x: Value, w: Value, bias: Any = None, other: Any = None) -> Value:
-    return _last(e, _fused_conv(e, node, _first(e, x), w, bias, None if other is None else _first(e, other)))
+    return channels_last(
+        e, _fused_conv(e, node, channels_first(e, x), w, bias, None if other is None else channels_first(e, other))
+    )
 
 
 @operator("NhwcMaxPool", domain=_MS)
 def _pool_last(e: Emit, node: Node, x: Value) -> Value:
     attrs = _given(node, "auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
-    return _last(e, e.onnx("MaxPool", _first(e, x), opset=12, **attrs))
+    return channels_last(e, e.onnx("MaxPool", channels_first(e, x), opset=12, **attrs))
 
 
 # ---------------------------------------------------------------- layouts of one machine
