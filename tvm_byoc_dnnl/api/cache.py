@@ -86,7 +86,6 @@ class ModelCache:
         self._compilers: dict[str, str] = {}  # what makes the regions of each
 
     def get(self, key: str, build: Callable[[], ByocExecutable]) -> ByocExecutable:
-        """The entry of this key, built if it is not there or is damaged."""
         if (reason := _stranger(self._folder.stat())) is not None:
             _warn_once(f"the folder {self._folder} is not used as a cache, because {reason}")
             return build()
@@ -109,7 +108,6 @@ class ModelCache:
         return stored
 
     def region(self, compiler: str, content: str) -> tvm.runtime.Module | None:
-        """What a vendor's compiler made of a region of this content, if it was kept."""
         key = self._region_key(compiler, content)
 
         def opened_from(file: BinaryIO) -> tvm.runtime.Module:
@@ -167,7 +165,6 @@ class ModelCache:
 
 
 def _stranger(about: os.stat_result) -> str | None:
-    """Why something is not trusted: another user may have written it."""
     if about.st_uid not in (os.geteuid(), 0):
         return f"it belongs to another user (id {about.st_uid})"
     if about.st_mode & stat.S_IWOTH:

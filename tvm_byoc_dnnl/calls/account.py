@@ -376,7 +376,6 @@ def _totals(calls: Sequence[CallReport], regions: Sequence[RegionReport]) -> Tot
 
 
 def _type_text(ty: Any) -> str:
-    """``float32[1, 64, 56, 56]``; a tuple in parentheses."""
     if is_a(ty, relax.TupleType):
         return f"({', '.join(_type_text(f) for f in ty.fields)})"
     if not is_a(ty, relax.TensorType):

@@ -104,7 +104,6 @@ def did_you_mean(got: Any, known: Iterable[Any]) -> str:
 
 
 def one_of(name: str, got: Any, allowed: Sequence[Any]) -> None:
-    """Raise `InputError` for a value that is none of the allowed ones."""
     if not any(got is value or (isinstance(got, str) and got == value) for value in allowed):
         expected = ", ".join(map(repr, allowed))
         raise InputError(f"{name} is {got!r}; expected one of {expected}{did_you_mean(got, allowed)}")
@@ -123,7 +122,6 @@ def first_line(error: BaseException) -> str:
 
 
 def check_types(compiler: Any = None, **arguments: Any) -> None:
-    """Raise `ArgumentTypeError` for arguments of `compile` and its like that are of another type than documented."""
     names = [compiler] if isinstance(compiler, str) or compiler is None else compiler
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names if name is not None):
         raise ArgumentTypeError(f"compiler is {compiler!r}; expected a name, or several in order of priority")

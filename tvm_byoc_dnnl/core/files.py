@@ -63,7 +63,6 @@ def read(path: str | os.PathLike[str], expected: str) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], expected: str) -> str:
-    """The text of a regular file in UTF-8; see `read`."""
     data = read(path, expected)
     try:
         return data.decode()

@@ -44,7 +44,6 @@ class TensorInfo:
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
     def check(self, dtype: str, shape: Sequence[int]) -> None:
-        """Raise `InputError` for a tensor of another dtype or shape."""
         if self.dtype and dtype != self.dtype:
             raise InputError(
                 f"input {self.name!r} has dtype {dtype}, expected {self.dtype}; convert it with .astype({self.dtype!r})"

@@ -153,7 +153,6 @@ class NodeList:
         raise IndexError(f"node {index} of {len(self)}")
 
     def producer(self, tensor: int) -> Node | None:
-        """The node that makes a tensor; ``None`` for inputs and constants."""
         return self._producer.get(tensor)
 
     def readers(self, tensor: int) -> list[Node]:

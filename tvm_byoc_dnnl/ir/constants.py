@@ -56,6 +56,5 @@ def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
 
 
 def scale_constant(constant: Any, factors: np.ndarray) -> None:
-    """Multiply the value of a Relax constant where it is, as `product_constant` does elsewhere."""
     target = np.from_dlpack(constant_tensor(constant))
     np.multiply(target, factors, out=target)

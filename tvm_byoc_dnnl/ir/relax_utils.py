@@ -109,7 +109,6 @@ class Origins:
 
 
 def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
-    """``(var, call)`` of every binding that calls an operator."""
     for var, value in bindings_of(func):
         if is_op_call(value):
             yield var, value
@@ -120,7 +119,6 @@ def is_op_call(expr: Any) -> bool:
 
 
 def ops_of(func: relax.Function) -> set[str]:
-    """Names of the operators that a function calls, in branches and nested functions too."""
     return {binding.value.op.name for binding in bindings_in(func) if is_op_call(binding.value)}
 
 
@@ -151,7 +149,6 @@ def is_host_function(func: Any) -> bool:
 
 
 def external_modules(mod: tvm.IRModule) -> list[Any]:
-    """The runtime modules of the regions that are built already."""
     return list(mod.attrs["external_mods"]) if mod.attrs and "external_mods" in mod.attrs else []
 
 

@@ -34,7 +34,6 @@ def is_constant(expr: Any) -> bool:
 
 
 def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
-    """The tensor inside a Relax constant, without a copy."""
     return getattr(expr, _DATA)
 
 
@@ -112,7 +111,6 @@ def buffer_of(access: Any) -> Any:
 
 
 def buffers_of(func: Any) -> list[Any]:
-    """The buffers among the parameters of a function of TIR."""
     if hasattr(func, "buffer_map"):  # 0.26
         return list(func.buffer_map.values())
     return [param for param in func.params if hasattr(param, "shape")]

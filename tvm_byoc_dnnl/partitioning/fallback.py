@@ -139,7 +139,6 @@ class Fallback:
         }
 
     def _judge(self, region: _Region) -> list[_Return]:
-        """The calls to give back; also splits the region if its parts work only separately."""
         if returned := self._unwanted(region, self._policies(region.unit.compiler)):
             return returned
         for ask in (self._fit, self._try):
@@ -167,7 +166,6 @@ class Fallback:
         return [_Return(region.host, c, failure, region.unit.compiler) for c in region.calls]
 
     def _names(self, binding: Any) -> list[str]:
-        """The names that a policy may use for a composite call: its pattern, its operators, its variables."""
         func = self._callee(binding)
         inner = [name for var, call in op_calls(func) for name in (var.name, call.op.name)]
         return [composite_of(func), binding.var.name, *inner]

@@ -81,8 +81,6 @@ def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy |
 
 
 class _Outliner:
-    """Replaces the units of each dataflow block that belong to a compiler by calls of new functions."""
-
     def __init__(self, mod: tvm.IRModule, plan: Plan) -> None:
         self._mod = mod
         self._plan = plan

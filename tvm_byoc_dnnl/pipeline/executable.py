@@ -210,7 +210,6 @@ class SourceExecutable(ByocExecutable):
 
 
 def _compile(sources: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild]) -> list[tvm.runtime.Module]:
-    """An object module for each source; all of them run from one shared library."""
     with workspace() as folder:
         objects = []
         for number, source in enumerate(sources):

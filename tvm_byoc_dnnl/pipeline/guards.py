@@ -116,7 +116,6 @@ def _name(call: Any) -> str:
 
 
 def _in_range(bb: relax.BlockBuilder, call: Any, indices: Any, extents: Sequence[Any]) -> Any:
-    """``indices``, checked; along their last axis the extents take turns."""
     if is_constant(indices) and all(isinstance(e, int) for e in extents):
         values = constant_numpy(indices)
         sizes = np.resize(np.asarray(extents), values.size).reshape(values.shape)
@@ -150,7 +149,6 @@ def _take(bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _indexed(op: str, check: Callable[[relax.BlockBuilder, Any], Any]) -> Legalization:
-    """TVM's own lowering of a call, whose indices, the second operand, are those of ``check``."""
     default = default_of(op)
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
@@ -311,7 +309,6 @@ def _checked_sizes(bb: relax.BlockBuilder, sizes: Any) -> Any:
 
 
 def _checked_count(bb: relax.BlockBuilder, call: Any) -> Any:
-    """A call of topk; the size of its axis is compared with the number of elements that it takes."""
     data, count = call.args[0], int(call.attrs.k)
     dims = dims_of(data)
     size = dims[int(call.attrs.axis)]
@@ -328,7 +325,6 @@ def _checked_count(bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _name_of_callee(expr: Any) -> str:
-    """The operator, or the function outside of the module, that an expression calls."""
     op: Any = expr.op if is_a(expr, relax.Call) else None
     return op.name if is_a(op, ir.Op) else str(op.global_symbol) if is_a(op, relax.ExternFunc) else ""
 

@@ -43,7 +43,6 @@ def AnchorHostCode(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 
 def drop_empty_source(module: tvm.runtime.Module) -> tvm.runtime.Module | None:
-    """Remove the empty C source from an executable; the module that it was a part of, if there was one."""
     for parent in module._collect_from_import_tree(lambda part: any(map(_is_empty_source, part.imports))):
         set_imports(parent, [part for part in parent.imports if not _is_empty_source(part)])
         return parent
@@ -71,7 +70,6 @@ def _completed(module: tvm.runtime.Module) -> tvm.runtime.Module:
 
 @contextmanager
 def with_host_code(parent: tvm.runtime.Module, target: tvm.target.Target) -> Iterator[None]:
-    """Inside, the module has LLVM code for ``target`` where the empty C source was."""
     rest = list(parent.imports)
     set_imports(parent, [tvm.tirx.build(tvm.IRModule({_HOST_FUNCTION: _function()}), target=target), *rest])
     try:

@@ -40,7 +40,6 @@ def usual_sizes(mod: tvm.IRModule) -> dict[str, int]:
 
 
 def size_of(dim: Any, sizes: Mapping[str, int] = _NONE) -> int:
-    """A dim with the usual size of every symbol."""
     if isinstance(dim, int):
         return dim
     try:

@@ -40,7 +40,6 @@ class Block:
                 self._readers.setdefault(var, []).append(reader)
 
     def inputs(self, bindings: Sequence[Any]) -> list[Any]:
-        """Variables that ``bindings`` read and do not define, each once."""
         own = ByIdentity.of((b.var, None) for b in bindings)
         return list(dict.fromkeys(v for b in bindings for v in self._reads[b.var] if v not in own))
 
@@ -54,7 +53,6 @@ class Block:
         ]
 
     def neighbours(self, bindings: Sequence[Any]) -> list[Any]:
-        """Values in the block that ``bindings`` read, or that read them."""
         own = ByIdentity.of((b.var, None) for b in bindings)
         beside = [*self.inputs(bindings), *(r for var in own for r in self._readers.get(var, ()) if r not in own)]
         return [self._values[var] for var in beside if var in self._values]

@@ -230,7 +230,6 @@ class Namespace(VendorFunctions):
         return sorted({*self.predicates, *self.lowerings})
 
     def options(self) -> dict[str, Any]:
-        """The options that a user may set for its codegen and its hooks → default."""
         return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}
 
 

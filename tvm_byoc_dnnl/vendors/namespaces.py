@@ -156,7 +156,6 @@ def _registrant() -> str:
 
 
 def namespace(compiler: str) -> Namespace:
-    """The namespace called ``compiler``; `InputError` lists those that are registered."""
     found = find_namespace(compiler)
     if found is not None:
         return found
@@ -173,7 +172,6 @@ def namespace(compiler: str) -> Namespace:
 
 
 def find_namespace(name: str) -> Namespace | None:
-    """The namespace called ``name``; None if neither a vendor registered it nor TVM knows it."""
     _load()
     return _NAMESPACES[name] if name in _NAMESPACES else None if name in _FAILED else namespace_in_tvm(name)
 

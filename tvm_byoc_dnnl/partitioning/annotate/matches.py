@@ -72,7 +72,6 @@ class Composites:
         return relax.DataflowBlock([b for step in made for b in step] if is_in_order else in_order(made))
 
     def _called(self, group: Group) -> list[Any]:
-        """The call of a composite function, and what takes the results out of a tuple."""
         func, arguments = _composite(group)
         gv = self._first(func, group)
         last, value = group.bindings[-1]
@@ -133,7 +132,6 @@ class _Operands:
 
 
 def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
-    """A function of the bindings, with its constants inside, and the arguments of its call."""
     operands, bindings = _Operands(), group.bindings
     results = [*group.outputs, bindings[-1][0]]
     names = ByIdentity.of((var, f"gv{number or ''}") for number, var in enumerate(results))

@@ -38,7 +38,6 @@ COMPILER_ATTR = "compiler"
 
 
 def compilers_of(func: relax.Function, default: Sequence[str] | None) -> list[str]:
-    """Compilers for one function, in order of priority: ``default``, else its attribute ``compiler``."""
     if default is not None:
         return list(default)
     value = func.attrs[COMPILER_ATTR] if func.attrs and COMPILER_ATTR in func.attrs else []

@@ -150,7 +150,6 @@ def _letters_of(decision: Any) -> str:
 
 
 def _as_desired(rule: Any, call: Any, desired: Any, layouts: Any) -> Any:
-    """What TVM's rule says of an argument that has the desired layout."""
     wanted, now, data = desired.get(call.op.name), str(call.attrs.layout), call.args[0]
     if wanted is None or not is_a(data, relax.Var) or sorted(now) != sorted(str(wanted[0])):
         return rule(call, {}, layouts)
