@@ -26,11 +26,11 @@ def test_each_conversation_has_its_own_rows(empty: np.ndarray, in_place: bool) -
     axis = empty.shape.index(0) if 0 in empty.shape else None
     texts: list[Conversation] = []
     rows: dict[Conversation, np.ndarray] = {}
-    for _ in range(250):
+    for _ in range(120):
         texts = [c for c in texts if not c.is_over]
         texts += [Conversation(()) for _ in range(9 - len(texts))]
         chosen = draw.sample(texts, draw.choice([1, 1, 2, 3, 4]))
-        new = draw.choice([1, 3]) if len(chosen) == 1 else 1
+        new = draw.choice([1, 3, 20]) if len(chosen) == 1 else 1
         group = caches.group(chosen, new)
         past = group.caches["k"]
         past = past if isinstance(past, np.ndarray) else np.from_dlpack(past)
@@ -60,3 +60,21 @@ def test_each_conversation_has_its_own_rows(empty: np.ndarray, in_place: bool) -
         for c in draw.sample(texts, draw.choice([0, 0, 1])):
             c.is_over = True
     assert len(caches._owners) < 20  # the slots of those that are over are used again
+
+
+def test_the_memory_becomes_smaller_again() -> None:
+    caches = Caches({"k": np.zeros((1, 2, 0, 4), "float32")}, ())
+    texts = [Conversation(()) for _ in range(8)]
+    shapes = []
+    for c, length in zip(texts, (3, 900, 5, 5, 5, 5, 5, 5), strict=True):
+        caches.group([c], length).caches = {"k": np.zeros((1, 2, length, 4), "float32")}
+        c.length = length
+    for over in (4, 2, 1):
+        for c in texts[1 + over : 8]:
+            c.is_over = True
+        caches.group(texts[: 1 + over], 1)
+        shapes.append(caches._memory["k"].shape)
+    texts[1].is_over = True
+    caches.group([texts[0]], 61)
+    shapes.append(caches._memory["k"].shape)
+    assert shapes == [(8, 2, 1024, 4)] * 3 + [(1, 2, 64, 4)]

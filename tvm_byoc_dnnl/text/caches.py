@@ -48,7 +48,7 @@ class Group:
 
 
 class Caches:
-    """Memory with a slot for each conversation, which becomes larger as they need it.
+    """Memory with a slot for each conversation, which becomes larger and smaller as they need it.
 
     Parameters
     ----------
@@ -89,6 +89,12 @@ class Caches:
         alive = [None if owner is None else owner() for owner in self._owners]
         owners = [c if c is None or c in conversations or not c.is_over else None for c in alive]
         count, lacking = len(conversations), sum(c not in owners for c in conversations) - owners.count(None)
+        most = max([room, *(c.length for c in owners if c is not None)])
+        fits = max(_LEAST_ROOM, 1 << (most - 1).bit_length())
+        changes = lacking > 0 or not fits <= self._room <= 4 * fits
+        while changes and lacking < 0 and owners[-1] is None:
+            owners.pop()
+            lacking += 1
         if lacking > 0:
             owners += [None] * max(lacking, len(owners))
         ranked = [
@@ -106,14 +112,13 @@ class Caches:
                 rest[rest.index(None)] = c
         after = rest[:first] + after + rest[first:]
         moved = {c for before, c in zip(owners, after, strict=True) if c is not before}
-        grows = lacking > 0 or room > self._room
         for group in self._groups:
-            if grows or not {*conversations, *moved}.isdisjoint(group.members):
+            if changes or not {*conversations, *moved}.isdisjoint(group.members):
                 self._write_back(group, owners)
                 group.caches = {}
         self._groups = [group for group in self._groups if group.caches]
-        if grows:
-            self._room = max(self._room, _LEAST_ROOM, 1 << (room - 1).bit_length())
+        if changes:
+            self._room = fits
             self._resize(owners)
         self._take(owners, after)
 
