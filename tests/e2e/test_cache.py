@@ -328,8 +328,9 @@ def test_a_folder_or_entry_of_others_is_not_used(tmp_path, caplog, monkeypatch):
 
 def test_a_folder_that_cannot_be_used(tmp_path, caplog, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(byoc.InputError, match=r"cache_dir is .*, which is no folder"):
-        byoc.compile(model(), cache_dir=tmp_path / "file")
+    for wrong in (tmp_path / "file", 3):
+        with pytest.raises(byoc.InputError, match=r"cache_dir is .*, which is no folder"):
+            byoc.compile(model(), cache_dir=wrong)
 
     def full(*args, **kwargs):
         raise byoc.ExportError("no space")

@@ -77,10 +77,10 @@ class ModelCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = Path(folder).absolute()
         try:
+            self._folder = Path(folder).absolute()
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except (OSError, ValueError) as error:
+        except (OSError, TypeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"cache_dir is {str(folder)!r}, which is no folder: {reason}") from error
         self._compilers: dict[str, str] = {}  # what makes the regions of each

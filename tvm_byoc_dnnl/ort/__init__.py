@@ -122,5 +122,4 @@ def enable_telemetry_events() -> None:
     """There is no telemetry."""
 
 
-def disable_telemetry_events() -> None:
-    """There is no telemetry."""
+disable_telemetry_events = enable_telemetry_events

@@ -333,11 +333,8 @@ class InferenceSession:
         if self._foreign is not None:
             return self._foreign.run(wanted, feed, options)
         try:
-            if isinstance(self._runner, Runner):
-                values = self._runner(feed)
-                found = dict(zip(self._outputs, values if isinstance(values, list) else [values], strict=True))
-            else:
-                found = dict(zip(self._outputs, self._runner.run(feed), strict=True))
+            values = self._runner(feed) if isinstance(self._runner, Runner) else self._runner.run(feed)
+            found = dict(zip(self._outputs, [values] if isinstance(values, np.ndarray) else values, strict=True))
         except UnsupportedError as error:  # the values of this call cannot be compiled for
             self._refused(error, fallback=True)
             return self._run(wanted, feed, options)
