@@ -195,13 +195,7 @@ class _Value(NamedTuple):
 
 
 class Residence:
-    """Rewrites a dataflow block; to be given to `rewrite_blocks`.
-
-    Parameters
-    ----------
-    symbols : mapping of GlobalVar to str
-        The regions of a namespace, and the names of their functions.
-    """
+    """Rewrites a dataflow block, for `rewrite_blocks`; ``symbols`` names the functions of a namespace's regions."""
 
     def __init__(self, symbols: Mapping[Any, str]) -> None:
         self._symbols = symbols
@@ -290,11 +284,7 @@ class _Block:
 
 
 def _on_device(ty: Any) -> Any:
-    return (
-        relax.TupleType([relax.ObjectType() for _ in ty.fields])
-        if isinstance(ty, relax.TupleType)
-        else relax.ObjectType()
-    )
+    return relax.TupleType([_on_device(t) for t in ty.fields]) if hasattr(ty, "fields") else relax.ObjectType()
 
 
 def _to_host(value: _Value, var: Any, ty: Any) -> Any:

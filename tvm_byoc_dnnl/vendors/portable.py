@@ -50,17 +50,7 @@ def lower_region(
     constant_names: Mapping[Any, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> PortableGraph:
-    """Lower a region: calls of composite functions, or plain operator calls.
-
-    The region's parameters become the graph's inputs in order. ``constant_names`` has the names at run time, as
-    ``RunCodegen`` hands them over; without it constants are numbered. Lowerings and ``optimize`` read ``options`` as
-    ``g.graph.options``.
-
-    Raises
-    ------
-    Reject
-        If something in the region has no lowering, or its lowering refuses; the reason names the op.
-    """
+    """A region as a graph; ``constant_names`` has the names at run time, and without it constants are numbered."""
     lowered = once(("graph", ns.name), func, options, lambda: _lower(ns, func, dict(options or {})))
     return lowered.named(symbol, constant_names)
 
@@ -308,13 +298,7 @@ def source_builds(spaces: Iterable[Namespace]) -> list[SourceBuild]:
 
 
 def install_codegen(ns: Namespace) -> None:
-    """Make a namespace's codegen known to TVM.
-
-    Raises
-    ------
-    NativeLibraryError
-        If another package, such as a TVM with an integration of its own, owns ``relax.ext.<namespace>``.
-    """
+    """Make a namespace's codegen known to TVM."""
     if ns.codegen is None:
         return
     name = f"relax.ext.{ns.name}"
