@@ -231,8 +231,7 @@ class _Search:
                 others.append(other.owners)
         near = [other.owners for seconds, other in complete if seconds <= _HOPELESS * best]
         alone = {c: self._planner.plan(self._planner.in_order([c])).owners for c in self._planner.compilers}
-        tried = self._seen  # what there was no time for may be near
-        alone = {c: owners for c, owners in alone.items() if owners in near or frozenset(owners.items()) not in tried}
+        alone = {c: owners for c, owners in alone.items() if owners in near}
         return Found(plan.owners, default, best, complete[0][0], self.tried, others, alone)
 
     def _late(self) -> bool:
