@@ -23,7 +23,7 @@ def test_conforms(backend: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_share_of_the_cases_conforms(backend: str) -> None:
-    report = run_conformance(backend, share=0.03)
+    report = run_conformance(backend, share=0.02)
     assert report.ok, report.to_text()
     taken = {case.subject for case in report.cases if case.status == "taken"}
     assert {f"{backend}.{name}" for name in namespace(backend).patterns} <= taken

@@ -167,7 +167,9 @@ def test_a_convolution_normalises_what_it_reads(level: str, everywhere: bool) ->
             assert flops == 2 * 14 * 16 * 100 * outputs
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", ["AVX2", pytest.param(*LEVELS[1].values, marks=[*LEVELS[1].marks, pytest.mark.sweep])]
+)
 def test_others_read_what_was_normalised(level: str) -> None:
     kinds = ("read twice", "delivered", "window", "padded", "groups", "something between", "another end",
              "sum over what was normalised")  # fmt: skip

@@ -21,7 +21,7 @@ from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, random_input
 
 #: What gcc is given: lines for each step, and of the longest function, which grows as the network does.
 LINES_PER_STEP, LINES_PER_FUNCTION = 40, 4
-QUICK = ("squeezenet", "shufflenet")
+QUICK = ("shufflenet",)
 
 
 def sources(ex):

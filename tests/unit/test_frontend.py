@@ -136,7 +136,8 @@ def test_any_name_of_a_dim(a: object, b: object, a_shape: object, b_shape: objec
 
 
 def test_dims_without_a_name_are_different_symbols() -> None:
-    mod = to_relax(_add(("?", "?", "None"), ("?", "", "None")))
+    nodes = [node("Relu", ["a"], ["y"]), node("Relu", ["b"], ["z"])]
+    mod = to_relax(onnx_model(nodes, {"a": ("?", "?", "None"), "b": ("?", "", "None")}, outputs=("y", "z")))
     dims = [d for p in mod["main"].params for d in p.ty.shape]
     assert len(set(dims)) == len({d.name for d in dims}) == 6
 

@@ -51,7 +51,7 @@ def test_a_dim_of_0_is_no_symbol() -> None:
 
 
 def test_open_dims_without_a_name_differ() -> None:
-    model = onnx_model([node("Add", ["x", "z"], ["y"])], {"x": ("a", 4), "z": ("b", 4)})
+    model = onnx_model([node("Concat", ["x", "z"], ["y"], axis=0)], {"x": ("a", 4), "z": ("b", 4)})
     for value in model.graph.input:
         value.type.tensor_type.shape.dim[0].Clear()
     params = to_relax(model)["main"].params

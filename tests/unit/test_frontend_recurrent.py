@@ -311,7 +311,7 @@ def test_states_of_another_batch(run_by: Any) -> None:
     call = run_by(case)
     wrong = differences(call(feeds), case.expected(feeds), 1e-5, least=1.0)
     assert not wrong, wrong
-    with pytest.raises((InputError, ValueError)):
+    with pytest.raises((InputError, RuntimeError)):  # of TVM's machine
         call({**feeds, "h": feeds["h"][:, :1]})
 
 

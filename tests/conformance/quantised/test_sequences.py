@@ -103,7 +103,7 @@ def test_sequences_of_any_number_of_rows(group: int) -> None:
     assert_allowed(chains(group, KEEPS_ROWS, (2, 4), moves=False), is_open=True)
 
 
-@pytest.mark.parametrize("isa", ["SSE41", "AVX2", "AVX512_CORE"])
+@pytest.mark.parametrize("isa", ["SSE41", "AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.sweep)])
 def test_an_older_instruction_set(isa: str) -> None:
     """In a process of its own, since oneDNN reads the limit once; a CPU with less has what it has."""
     program = (
