@@ -17,6 +17,7 @@ constexpr double kMargin = 1.1;      // over the next level's usual time, of a l
 constexpr double kRecentCalls = 12;  // over which the mean is taken
 constexpr double kMostOfMean = 3;    // as much counts a call that took longer than this
 constexpr int64_t kCallsBeforeLook = 8, kCallsOfLook = 2, kCallsBetweenLooks = 1024;
+constexpr double kWaking = 1e-4;  // seconds that sleeping threads may cost the call that wakes them
 constexpr double kCallsToRepay = 128;   // what an attempt has lost: less than 1 %
 constexpr double kLongRest = 32;        // calls
 constexpr double kLongestRest = 2;      // seconds, if that is more than a long rest
@@ -91,10 +92,11 @@ bool Pace::Learn(int threads, double seconds) {
     recent_ += (ratio - recent_) / kRecentCalls;
     if (recent_ > 1) StayAt(at + 1, 0);
   } else if (at + 1 == level_) {
+    is_waking_ = !is_waking_ && ratio >= 1 && seconds < next + kWaking;
     if (ratio < 1) {
       wait_ = kShortRest;
       StayAt(at, ratio);
-    } else {
+    } else if (!is_waking_) {
       const double most = std::min(std::max(kLongestRest / next, kLongRest), wait_ *= 2);
       rest_ = std::clamp(kCallsToRepay * (ratio - 1), kShortRest, most);
     }

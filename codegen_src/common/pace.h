@@ -27,7 +27,8 @@ struct Allowance {
 /// threads, half of them, a quarter, one. Its calls stay at one level, by what they cost:
 ///
 /// * Down: the recent calls took longer, on average, than those of the next level usually do.
-/// * Up: after a rest, one call tries the level before, and it took less time. An attempt in vain
+/// * Up: after a rest, one call tries the level before, and it took less time. If it took longer by
+///   no more than it takes to wake threads, the next one tries again. An attempt in vain
 ///   is followed by a rest that is the longer the more time it lost, but at first no longer than
 ///   twice the one before: most company leaves soon.
 /// * Look: after the first eight calls, two use the next level, and one of a thousand later. So a
@@ -63,6 +64,7 @@ class Pace {
   std::vector<Level> levels_;
   size_t level_ = 0;          // of the calls
   double recent_ = 0;         // mean of these, as a multiple of what those of the next level take
+  bool is_waking_ = false;    // whether the last attempt may have been slow because threads slept
   double rest_ = 0;           // calls until the level before is tried again
   double wait_ = kShortRest;  // the most of it, doubled by each attempt in vain
 };

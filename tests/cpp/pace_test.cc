@@ -14,6 +14,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -94,10 +95,10 @@ TEST(CallsTakeLittleMoreThanOnTheBetterNumberOfThreads) {
       {0.5, 1.6, 0.3, 1, 2600, 3995},   // and later
       {0.5, 2.5, 0.15, 1, 2200, 3995},  // much later, more seldom
       {0.5, 2.5, 0.5, 1, 0, 800},       // so often that one thread is faster
-      {0.5, 1.2, 1, 1, 0, 160},         // always late
+      {0.5, 1.2, 1, 1, 0, 300},         // always late
       {0.5, 4, 1, 1, 0, 125},           // fewer than one call of twenty
       {1, 1, 0, 2, 3995, 3995},         // two threads are faster
-      {1, 1, 0, 0.8, 0, 140},           // a small plan
+      {1, 1, 0, 0.8, 0, 250},           // a small plan
       {1, 1, 0, 0.5, 0, 80},            // and a smaller one
   };
   for (const double unit : {1e-4, 5e-3, 6e-2}) {  // seconds
@@ -139,6 +140,20 @@ TEST(CompanyThatSoonLeavesIsSoonForgotten) {
   Calls(&pace, 2, 100, Alone);
   Calls(&pace, 2, 40, Crowded);
   CHECK(Calls(&pace, 2, 40, Alone)[2] >= 25);
+}
+
+TEST(ACallThatWakesThreadsDoesNotSayHowFastTheyAre) {
+  Pace pace;
+  int threads_before = 2, late = 0;
+  const auto seconds = [&](int threads) {
+    const bool wakes = threads > std::exchange(threads_before, threads);
+    if (threads == 1) return 2.5e-4;
+    return late-- > 0 ? 1e-3 : wakes ? 3e-4 : 1.3e-4;
+  };
+  Calls(&pace, 2, 100, seconds);
+  late = 3;
+  Calls(&pace, 2, 30, seconds);
+  CHECK_EQUAL(Calls(&pace, 2, 100, seconds)[2], 100);
 }
 
 TEST(NoCallLooksBesideOthersWhoseTimesSayNothing) {
