@@ -20,11 +20,12 @@ def test_one_line_each():
     x = np.ones((2, 3), "float32")
     report, times, check = byoc.explain(MODEL), byoc.profile(run, [x], repeat=1), byoc.verify(MODEL, [x])
     assert repr(run) == "<Runner: x float32[N, 3] -> y float32[N, 3]>"
+    assert "<td>input</td><td>x</td><td>float32[N, 3]</td>" in run._repr_html_()
     assert repr(report) == "<Report: 2 of 2 calls in 1 region>"
     assert repr(check) == "<Verification: 1 region, all right>"
     assert "medians of 1>" in repr(times)
     run.close()
-    assert repr(run) == "<Runner, closed>"
+    assert repr(run) == "<Runner, closed>" and "&lt;Runner, closed" in run._repr_html_()
     assert report._repr_html_().startswith("<iframe")
     assert times._repr_html_().startswith("<iframe")
     assert check._repr_html_().startswith("<pre>")

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from html import escape
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -102,6 +103,16 @@ class BaseRunner:
         if self._model is None:
             return "<Runner, closed>"
         return f"<Runner: {', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}>"
+
+    def _repr_html_(self) -> str:
+        if self._model is None:
+            return f"<pre>{escape(repr(self))}</pre>"
+        rows = [
+            f"<tr><td>{side}</td><td>{escape(info.name)}</td><td>{escape(info.type_text)}</td></tr>"
+            for side, infos in (("input", self.inputs), ("output", self.outputs))
+            for info in infos
+        ]
+        return f"<table>{''.join(rows)}</table>"
 
     @property
     def input_names(self) -> list[str]:
