@@ -104,6 +104,7 @@ def test_doctor_is_content():
     assert findings["native library"]["status"] == findings["oneDNN"]["status"] == "ok"
 
 
+@pytest.mark.sweep  # processes of two engines, several times
 def test_bench_measures(tmp_path):
     onnx.save(onnx_model([node("Relu", ["x"], ["y"])], {"x": ("rows", 3)}), tmp_path / "relu.onnx")
     options = ("--shape", "x=2,3", "--rounds", 2, "--json", tmp_path / "bench.json")

@@ -22,12 +22,14 @@ _COUNT = 2
 _PARTS = 6
 #: the shape of their result depends on the values of a constant, which other variations would have to follow
 _BY_VALUE = {"tensor_to_shape"}
+#: TVM, which says what is right, has no kernel: its rule calls a function of topi that does not exist
+_WITHOUT_TVM = {"nn.pixel_shuffle"}
 
 
 def variations(part: int) -> list:
     """Some cases of every sixth op, drawn by a fixed seed."""
     draw = random.Random(part)
-    cases = [call_cases(f"relax.{op}")[1:] for op in sorted(OPS.keys() - _BY_VALUE)[part::_PARTS]]
+    cases = [call_cases(f"relax.{op}")[1:] for op in sorted(OPS.keys() - _BY_VALUE - _WITHOUT_TVM)[part::_PARTS]]
     return [case for some in cases for case in draw.sample(some, min(_COUNT, len(some)))]
 
 
