@@ -102,9 +102,11 @@ def _argsort(attrs: Any, data: te.Tensor) -> te.Tensor:
 
 
 def _topk(attrs: Any, data: te.Tensor) -> Any:
+    size = data.shape[attrs.axis]
+    takes_all = isinstance(size, tirx.IntImm) and attrs.k > int(size)
     return topi.topk(
         data,
-        k=attrs.k,
+        k=int(size) if takes_all else attrs.k,
         axis=attrs.axis,
         ret_type=attrs.ret_type,
         is_ascend=not attrs.largest,
