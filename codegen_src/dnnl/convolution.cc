@@ -10,11 +10,7 @@ std::vector<OpDesc> Describe(const NodeView& n, dnnl::primitive::kind kind, dnnl
   op.kind = kind;
   op.alg = alg;
   op.preferred = n.a.alg;
-  op.strides = n.a.strides;
-  op.dilates = n.a.dilations;
-  for (int64_t& dilation : op.dilates) --dilation;  // oneDNN counts the holes
-  op.pad_begin = n.a.pad_begin;
-  op.pad_end = n.a.pad_end;
+  n.SetWindow(&op);
   op.args = {n.AsAny(DNNL_ARG_SRC, 0), n.AsAny(DNNL_ARG_WEIGHTS, 1)};
   if (n.OwnInputs() == 3) op.args.push_back(n.AsDense(DNNL_ARG_BIAS, 2));
   op.args.push_back(n.OutAny());

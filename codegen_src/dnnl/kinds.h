@@ -38,6 +38,14 @@ class NodeView {
   std::vector<OpArg> Layouts(int arg, int i) const {
     return {AsIs(arg, i), As(ChannelsLast(Shape(i), DTypeOf(i)), arg, i), AsDense(arg, i)};
   }
+  /// Strides, dilations and paddings of a convolution or a pooling.
+  void SetWindow(OpDesc* op) const {
+    op->strides = a.strides;
+    op->dilates = a.dilations;
+    for (int64_t& dilation : op->dilates) --dilation;  // oneDNN counts the holes
+    op->pad_begin = a.pad_begin;
+    op->pad_end = a.pad_end;
+  }
   /// The operation on each of these sources, and then on the other arguments, in turn.
   std::vector<OpDesc> OnEach(OpDesc op, const std::vector<OpArg>& sources,
                              const std::vector<OpArg>& others = {}) const {

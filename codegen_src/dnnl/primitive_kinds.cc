@@ -72,12 +72,8 @@ static std::vector<OpDesc> DescribePooling(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::pooling;
   op.alg = ToDnnl(Kind::kPooling, n.a.alg);
-  op.strides = n.a.strides;
   op.kernel = n.a.kernel;
-  op.dilates = n.a.dilations;
-  for (int64_t& dilation : op.dilates) --dilation;  // oneDNN counts the holes
-  op.pad_begin = n.a.pad_begin;
-  op.pad_end = n.a.pad_end;
+  n.SetWindow(&op);
   return n.OnEach(op, n.Layouts(DNNL_ARG_SRC, 0));
 }
 
