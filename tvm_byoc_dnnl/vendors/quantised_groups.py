@@ -16,7 +16,8 @@ from ..ir.constants import constant_numpy
 from ..ir.relax_utils import bindings_in, is_op_call
 from ..ir.tvm_compat import dtype_of, is_constant
 
-CONVERSIONS = DEQUANTIZE, _QUANTIZE = "relax.dequantize", "relax.quantize"
+DEQUANTIZE, QUANTIZE = "relax.dequantize", "relax.quantize"
+CONVERSIONS = frozenset({DEQUANTIZE, QUANTIZE})
 #: operators whose second operand is weights
 _PRODUCTS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmul")
 #: what moves the numbers of weights that are constant
@@ -232,7 +233,7 @@ def _value(expr: Any, values: ByIdentity[Any]) -> Any:
 def group_at(root: Any, values: ByIdentity[Any]) -> QuantizedGroup:
     """The group that ends in an expression; ``values`` says what variables are bound to."""
     output, inner = None, _value(root, values)
-    if _is(inner, _QUANTIZE):
+    if _is(inner, QUANTIZE):
         output = conversion(inner, values)
         inner = _value(inner.args[0], values)
     clip, bias = None, None
@@ -276,7 +277,7 @@ def conversion(call: Any, values: ByIdentity[Any]) -> QuantizedTensor:
     """The integers that a dequantize reads, or that a quantize makes."""
     scales, zero_points = (_numbers(arg, values) for arg in call.args[1:3])
     axis = None if scales is None or scales.ndim == 0 else _axis(call)
-    if _is(call, _QUANTIZE):
+    if _is(call, QUANTIZE):
         return QuantizedTensor(call, str(call.attrs.out_dtype), scales, zero_points, axis)
     tensor = _value(call.args[0], values)
     if not is_constant(tensor):

@@ -25,11 +25,11 @@ from ...prepare.compression import compress_weights, round_sources
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, Pattern
 from ...vendors.namespaces import compilation_of, get_target_options, namespace
-from ...vendors.quantised_groups import Matched
+from ...vendors.quantised_groups import CONVERSIONS, Matched
 from ...whole import expand, whole_ops
 from .choice import Choice, Match, PlacedBy, first_in_order
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
-from .searchable import CONVERSIONS, OwnCopies, spread_tuples, with_unique_names
+from .searchable import OwnCopies, spread_tuples, with_unique_names
 from .trial import Trial, ask, refused_whole, trial_of, unknown_whole
 from .vendor_forms import Convertible, Places, VendorForms, answers_of, is_in_other_layout
 

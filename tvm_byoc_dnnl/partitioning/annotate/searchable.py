@@ -21,9 +21,7 @@ from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.relax_utils import NESTED, bindings_in, bindings_of, free_name, is_op_call
 from ...ir.tvm_compat import dtype_of, make_var, with_args
 from ...ir.walker import Substitute, rewrite_blocks, rewrite_calls
-
-_DEQUANTIZE, _QUANTIZE = "relax.dequantize", "relax.quantize"
-CONVERSIONS = frozenset({_DEQUANTIZE, _QUANTIZE})
+from ...vendors.quantised_groups import CONVERSIONS, QUANTIZE
 
 
 class OwnCopies:
@@ -103,7 +101,7 @@ def _ends_a_group(conversion: Any, values: ByIdentity[Any], readers: ByIdentity[
     operand = conversion.args[0]
     if operand not in values or len(readers[operand]) > 1:
         return False
-    return conversion.op.name == _QUANTIZE or dtype_of(operand.ty) == "int32"
+    return conversion.op.name == QUANTIZE or dtype_of(operand.ty) == "int32"
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -37,7 +37,7 @@ from ...prepare.identities import VIEWS, axes_of
 from ...prepare.rewrite import Rules, Scope, rewrite_pass
 from ...regions.failure import describe
 from ...vendors.namespace import Namespace, told
-from .searchable import CONVERSIONS
+from ...vendors.quantised_groups import CONVERSIONS
 from .trial import may_take
 
 _CONVOLUTIONS = ("relax.nn.conv{}d", "relax.nn.conv{}d_transpose")

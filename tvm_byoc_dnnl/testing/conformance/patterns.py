@@ -24,6 +24,7 @@ from ...ir.relax_utils import bindings_of, constants_in, op_calls, shape_dims, s
 from ...ir.tvm_compat import dtype_of, is_constant
 from ...partitioning.annotate.trial import ask
 from ...vendors.namespace import Namespace, Pattern
+from ...vendors.quantised_groups import CONVERSIONS
 from ..op_calls import floats, integers
 from .case import Case, resized
 
@@ -78,7 +79,7 @@ def _quantised(base: Case, main: relax.Function) -> Iterator[Case]:
             other = array.view(_BYTES[0] if array.dtype == _BYTES[1] else _BYTES[1])
             arrays = (*base.arrays[:number], other, *base.arrays[number + 1 :])
             yield replace(base, what=f"operand {number} of {other.dtype}", arrays=arrays)
-    conversions = [c for _, c in op_calls(main) if c.op.name in ("relax.quantize", "relax.dequantize")]
+    conversions = [c for _, c in op_calls(main) if c.op.name in CONVERSIONS]
     for number, call in enumerate(conversions):
         data, scale, point = call.args
         shape = static_shape(data.ty)
@@ -263,9 +264,6 @@ def _left_with_tvm(ns: Namespace, base: Case) -> Callable[[Any], Any] | None:
     return None
 
 
-_CONVERSIONS = {"relax.quantize", "relax.dequantize"}
-
-
 @dataclass(frozen=True)
 class _Form:
     """Dtypes, zero points and scales of the operands and of the result."""
@@ -329,7 +327,7 @@ _LINKS: dict[str, tuple[_Link, ...]] = {
 def is_quantised(ns: Namespace, of_patterns: Sequence[Case]) -> bool:
     """Whether a backend takes conversions from and to 8-bit integers, or one of its patterns' cases has one."""
     found = {call.op.name for case in of_patterns for _, call in op_calls(case.main)}
-    return set(ns.ops()) >= _CONVERSIONS or not _CONVERSIONS.isdisjoint(found)
+    return set(ns.ops()) >= CONVERSIONS or not CONVERSIONS.isdisjoint(found)
 
 
 def quantised_cases(op: str) -> list[Case]:
