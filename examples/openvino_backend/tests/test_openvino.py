@@ -69,6 +69,26 @@ def test_a_model_is_right_here_and_from_a_file(library: Path, expected: np.ndarr
         np.testing.assert_allclose(run(X), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("kernel", "groups"), [("HWIO", 1), ("OHWI", 1), ("HWIO", 4), ("OIHW", 4)])
+def test_images_may_have_their_channels_last(kernel: str, groups: int) -> None:
+    """As beside a compiler that wants them so: a convolution, a maximum and the mean of each channel."""
+    x = relax.Var("x", relax.TensorType((2, 9, 7, 8), "float32"))
+    sizes = {"H": 3, "W": 2, "I": 8 // groups, "O": 12}
+    weight = relax.const(RNG.standard_normal([sizes[axis] for axis in kernel]).astype("float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            layouts = {"data_layout": "NHWC", "kernel_layout": kernel}
+            product = relax.op.nn.conv2d(x, weight, padding=(1, 0, 0, 1), strides=(2, 1), groups=groups, **layouts)
+            most = relax.op.nn.max_pool2d(builder.emit(product), (2, 2), padding=(0, 1, 1, 0), layout="NHWC")
+            mean = relax.op.nn.adaptive_avg_pool2d(builder.emit(most), (1, 1), layout="NHWC")
+            result = builder.emit_output(mean)
+        builder.emit_func_output(result)
+    mod, data = builder.get(), RNG.standard_normal((2, 9, 7, 8)).astype("float32")
+    got = byoc.Runner(byoc.compile(mod, "openvino", strict=True))(data)
+    np.testing.assert_allclose(got, byoc.Runner(tvm.compile(mod, "llvm"))(data), rtol=1e-4, atol=1e-5)
+
+
 def test_it_shares_a_model_with_another_compiler(expected: np.ndarray) -> None:
     placement = {"relax.nn.softmax": "dnnl"}
     mod = byoc.partition(model(), ["openvino", "dnnl"], placement=placement)

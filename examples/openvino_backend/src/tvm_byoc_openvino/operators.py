@@ -103,42 +103,51 @@ def _softmax(call: Any, values: list[Any]) -> Any:
     return ops.softmax(values[0], int(call.attrs.axis) % len(shape))
 
 
-def _layout(attrs: Any, *names: str) -> None:
-    for name in names:
-        layout = str(getattr(attrs, name))
-        require(layout[:2] in ("", "NC", "OI"), f"{name} {layout}; this backend takes channels first only")
+def _axes_as(value: Any, axes: str, wanted: str) -> Any:
+    """A tensor whose axes have these letters, with its axes in the wanted order; OpenVINO cancels such transposes."""
+    require(sorted(axes) == sorted(wanted), f"layout {axes}; this backend takes the axes of {wanted} in any order")
+    return value if axes == wanted else ops.transpose(value, _i64([axes.index(axis) for axis in wanted]))
 
 
 def _convolution(call: Any, values: list[Any]) -> Any:
     attrs, weight = call.attrs, _shape(call.args[1].ty)
-    _layout(attrs, "data_layout", "kernel_layout", "out_layout")
     spatial, groups, padding = len(weight) - 2, int(attrs.groups), _ints(attrs.padding)
+    image, kernel, own = f"NC{'DHW'[-spatial:]}", f"OI{'DHW'[-spatial:]}", str(attrs.kernel_layout)
+    data, weights = _axes_as(values[0], str(attrs.data_layout), image), _axes_as(values[1], own, kernel)
     window = _ints(attrs.strides), padding[:spatial], padding[spatial:], _ints(attrs.dilation)
     if groups == 1:
-        return ops.convolution(*values, *window)
-    kernel = [groups, weight[0] // groups, *weight[1:]]
-    return ops.group_convolution(values[0], ops.reshape(values[1], _i64(kernel), special_zero=False), *window)
+        made = ops.convolution(data, weights, *window)
+    else:
+        outputs, *rest = [weight[own.index(axis)] for axis in kernel]
+        grouped = ops.reshape(weights, _i64([groups, outputs // groups, *rest]), special_zero=False)
+        made = ops.group_convolution(data, grouped, *window)
+    return _axes_as(made, image, str(attrs.out_layout) or str(attrs.data_layout))
 
 
 def _pool(call: Any, values: list[Any]) -> Any:
-    attrs = call.attrs
-    _layout(attrs, "layout", "out_layout")
+    attrs, layout = call.attrs, str(call.attrs.layout)
     require(not attrs.ceil_mode, "ceil_mode")
     size, padding = _ints(attrs.pool_size), _ints(attrs.padding)
     begin, end, dilation = padding[: len(size)], padding[len(size) :], _ints(attrs.dilation)
     for extent, pads in zip(size, zip(begin, end, strict=True), strict=True):
         require(max(pads) < extent, f"padding {pads} reaches past the window of {extent}")
+    image = f"NC{'DHW'[-len(size) :]}"
+    data = _axes_as(values[0], layout, image)
     if ".max_" in call.op.name:
-        return ops.max_pool(values[0], _ints(attrs.strides), dilation, begin, end, size).output(0)
-    require(set(dilation) == {1}, f"dilation {dilation} of an average")
-    return ops.avg_pool(values[0], _ints(attrs.strides), begin, end, size, not attrs.count_include_pad)
+        made = ops.max_pool(data, _ints(attrs.strides), dilation, begin, end, size).output(0)
+    else:
+        require(set(dilation) == {1}, f"dilation {dilation} of an average")
+        made = ops.avg_pool(data, _ints(attrs.strides), begin, end, size, not attrs.count_include_pad)
+    return _axes_as(made, image, str(attrs.out_layout) or layout)
 
 
 def _global_average(call: Any, values: list[Any]) -> Any:
-    _layout(call.attrs, "layout", "out_layout")
-    out = _shape(call.ty)[2:]
+    layout = str(call.attrs.layout)
+    require(str(call.attrs.out_layout) in ("", layout), f"out_layout {call.attrs.out_layout} of {layout}")
+    places = [place for place, axis in enumerate(layout) if axis not in "NC"]
+    out = [_shape(call.ty)[place] for place in places]
     require(math.prod(out) == 1, f"adaptive pooling to {out}; expected one result for each channel")
-    return ops.reduce_mean(values[0], _i64(range(2, 2 + len(out))), keep_dims=True)
+    return ops.reduce_mean(values[0], _i64(places), keep_dims=True)
 
 
 def _layer_norm(call: Any, values: list[Any]) -> Any:
