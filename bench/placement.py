@@ -58,14 +58,15 @@ def gain_of(row: Mapping[str, Any]) -> float:
 def table_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The lines of a table in Markdown."""
     ways = list(dict.fromkeys(way for row in rows for way in row["seconds"] if way not in ("default", "tuned")))
-    lines = [f"| network | {', ms | '.join(ways)}, ms | tuned, ms | of the best alone | calls of the placement |"]
-    lines.append("|---" * (len(ways) + 4) + "|")
+    shown = ("default", *ways, "tuned")
+    lines = [f"| network | {', ms | '.join(shown)}, ms | gain over the best alone | calls of the placement |"]
+    lines.append("|---" * (len(shown) + 3) + "|")
     for row in rows:
-        times = [f"{1e3 * row['seconds'][w]:.2f}" if w in row["seconds"] else "–" for w in (*ways, "tuned")]
+        times = [f"{1e3 * row['seconds'][w]:.2f}" if w in row["seconds"] else "–" for w in shown]
         owners = ", ".join(f"{who} {count}" for who, count in row["owners"].items())
         lines.append(f"| {row['network']} | {' | '.join(times)} | {gain_of(row):.3f} | {owners} |")
     mean = statistics.geometric_mean(map(gain_of, rows))
-    return [*lines, f"| geometric mean |{' |' * (len(ways) + 1)} {mean:.3f} | |"]
+    return [*lines, f"| geometric mean |{' |' * len(shown)} {mean:.3f} | |"]
 
 
 def write_page(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -71,7 +71,7 @@ def test_a_model_is_right_here_and_from_a_file(library: Path, expected: np.ndarr
 
 @pytest.mark.parametrize(("kernel", "groups"), [("HWIO", 1), ("OHWI", 1), ("HWIO", 4), ("OIHW", 4)])
 def test_images_may_have_their_channels_last(kernel: str, groups: int) -> None:
-    """As beside a compiler that wants them so: a convolution, a maximum and the mean of each channel."""
+    """As beside a compiler that wants them so: a convolution with its bias, a maximum and the mean of each channel."""
     x = relax.Var("x", relax.TensorType((2, 9, 7, 8), "float32"))
     sizes = {"H": 3, "W": 2, "I": 8 // groups, "O": 12}
     weight = relax.const(RNG.standard_normal([sizes[axis] for axis in kernel]).astype("float32"))
@@ -80,7 +80,8 @@ def test_images_may_have_their_channels_last(kernel: str, groups: int) -> None:
         with builder.dataflow():
             layouts = {"data_layout": "NHWC", "kernel_layout": kernel}
             product = relax.op.nn.conv2d(x, weight, padding=(1, 0, 0, 1), strides=(2, 1), groups=groups, **layouts)
-            most = relax.op.nn.max_pool2d(builder.emit(product), (2, 2), padding=(0, 1, 1, 0), layout="NHWC")
+            total = relax.op.add(builder.emit(product), relax.const(np.arange(12, dtype="float32")))
+            most = relax.op.nn.max_pool2d(builder.emit(total), (2, 2), padding=(0, 1, 1, 0), layout="NHWC")
             mean = relax.op.nn.adaptive_avg_pool2d(builder.emit(most), (1, 1), layout="NHWC")
             result = builder.emit_output(mean)
         builder.emit_func_output(result)

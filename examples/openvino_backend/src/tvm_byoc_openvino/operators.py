@@ -56,8 +56,35 @@ def _i64(values: Sequence[int]) -> Any:
     return ops.constant(np.array(values, np.int64))
 
 
+def _order(value: Any) -> list[int] | None:
+    """The axes of the transpose that makes a tensor; else none."""
+    node = value.get_node() if hasattr(value, "get_node") else value
+    return _ints(node.input_value(1).get_node().get_data()) if node.get_type_name() == "Transpose" else None
+
+
+def _behind_transpose(write: Converter) -> Converter:
+    """An elementwise operator before the transposes of its arguments, so that those of two convolutions cancel."""
+
+    def moved(call: Any, values: list[Any]) -> Any:
+        order = next(filter(None, map(_order, values)), None)
+        if order is None or any(len(value.shape) > len(order) for value in values):
+            return write(call, values)
+        back = _i64([order.index(axis) for axis in range(len(order))])
+
+        def undone(value: Any) -> Any:
+            if _order(value) == order:
+                node = value.get_node() if hasattr(value, "get_node") else value
+                return node.input_value(0)
+            shape = [1] * (len(order) - len(value.shape)) + _ints(value.shape)
+            return ops.transpose(ops.reshape(value, _i64(shape), special_zero=False), back)
+
+        return ops.transpose(write(call, [undone(value) for value in values]), _i64(order))
+
+    return moved
+
+
 def _simple(function: Callable[..., Any]) -> Converter:
-    return lambda call, values: function(*values)
+    return _behind_transpose(lambda call, values: function(*values))
 
 
 def _same_elements(call: Any, values: list[Any]) -> Any:
@@ -104,9 +131,12 @@ def _softmax(call: Any, values: list[Any]) -> Any:
 
 
 def _axes_as(value: Any, axes: str, wanted: str) -> Any:
-    """A tensor whose axes have these letters, with its axes in the wanted order; OpenVINO cancels such transposes."""
+    """A tensor whose axes have these letters, with its axes in the wanted order."""
     require(sorted(axes) == sorted(wanted), f"layout {axes}; this backend takes the axes of {wanted} in any order")
-    return value if axes == wanted else ops.transpose(value, _i64([axes.index(axis) for axis in wanted]))
+    order = [axes.index(axis) for axis in wanted]
+    if (before := _order(value)) is not None and [before[axis] for axis in order] == sorted(order):
+        return value.get_node().input_value(0)
+    return value if axes == wanted else ops.transpose(value, _i64(order))
 
 
 def _convolution(call: Any, values: list[Any]) -> Any:
@@ -165,6 +195,10 @@ def _clip(call: Any, values: list[Any]) -> Any:
     return ops.clamp(values[0], low, high)
 
 
+def _leaky_relu(call: Any, values: list[Any]) -> Any:
+    return ops.prelu(values[0], ops.constant(np.float32(call.attrs.alpha)))
+
+
 _SAME_NAME = (
     *("abs", "cos", "erf", "exp", "floor", "log", "negative", "sigmoid", "sin", "sqrt", "tanh"),
     *("add", "divide", "maximum", "minimum", "multiply", "power", "subtract"),
@@ -177,16 +211,16 @@ OPERATORS: dict[str, Converter] = {
     **{f"relax.nn.conv{d}d": _convolution for d in (1, 2, 3)},
     **{f"relax.nn.{kind}_pool{d}d": _pool for kind in ("max", "avg") for d in (1, 2, 3)},
     **{f"relax.nn.adaptive_avg_pool{d}d": _global_average for d in (1, 2, 3)},
-    "relax.clip": _clip,
+    "relax.clip": _behind_transpose(_clip),
     "relax.concat": _concat,
     "relax.split": _split,
     "relax.permute_dims": _permute,
     "relax.matmul": _matmul,
     "relax.nn.relu": _simple(ops.relu),
-    "relax.nn.leakyrelu": lambda call, values: ops.prelu(values[0], ops.constant(np.float32(call.attrs.alpha))),
+    "relax.nn.leakyrelu": _behind_transpose(_leaky_relu),
     "relax.nn.silu": _simple(ops.swish),
-    "relax.nn.gelu": lambda call, values: ops.gelu(values[0], "erf"),
-    "relax.nn.gelu_tanh": lambda call, values: ops.gelu(values[0], "tanh"),
+    "relax.nn.gelu": _simple(lambda value: ops.gelu(value, "erf")),
+    "relax.nn.gelu_tanh": _simple(lambda value: ops.gelu(value, "tanh")),
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
 }
