@@ -78,6 +78,13 @@ PRODUCTS = [
     Case("FastGelu", x=X, title="alone"),
     Case("FastGelu", x=X, b=G, title="bias"),
     Case("QuickGelu", {"alpha": 1.3}, x=X),
+    Case("ScaledSiLU", {"alpha": 1.3}, x=X),
+    Case(
+        "FusedGemm",
+        {"activation": "Selu", "activation_alpha": 1.1, "activation_gamma": 1.2},
+        a=weight("3 4"),
+        b=data("4 5"),
+    ),
     Case("QuickGelu", x=X, title="default"),
     *(
         Case("FusedMatMul", {k: v for k, v in attrs.items() if v}, a=a, b=b, title=f"{attrs} {a[1]}")
@@ -358,6 +365,14 @@ OLDER = [
     lstm("both directions", directions=2),
     lstm("bytes around 128", directions=2, per_gate=True, zero=128),
     lstm("bytes around 100, which are none of int8", zero=100),
+    Case("Inverse", x=given([[[0.0, 2.0], [1.0, 3.0]], [[4.0, 1.0], [2.0, 5.0]]], "float32", "B S S")),
+    Case(
+        "NGramRepeatBlock",
+        {"ngram_size": 3},
+        x=given([[1, 2, 3, 1, 2], [4, 4, 4, 4, 4]], "int64", "B S"),
+        s=data("B 6"),
+    ),
+    Case("UnfoldTensor", {"size": 3, "step": 2, "dim": 1}, x=data("B S 6")),
     Case("CDist", {"metric": "euclidean"}, a=data("S 6"), b=data("T 6")),
     Case("CDist", {"metric": "sqeuclidean"}, a=data("S 6"), b=weight("3 6")),
     *(

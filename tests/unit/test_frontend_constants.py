@@ -13,6 +13,7 @@ from tests.harness import assert_right
 from tests.unit.importing import check, node, onnx_model, prepared, rand, run
 from tvm_byoc_dnnl import Runner, compile
 from tvm_byoc_dnnl.frontends import to_relax
+from tvm_byoc_dnnl.frontends.onnx.inputs import fix_values
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 IMAGE = {"x": (1, 3, 10, 11)}
@@ -271,3 +272,14 @@ def test_that_types_are_not_inferred_by_onnx(nodes: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: (calls.append(1), infer(*a, **k))[1])
     to_relax(onnx_model(nodes, IMAGE, constants))
     assert not calls
+
+
+def test_an_input_that_has_a_value_in_the_model() -> None:
+    """It keeps it, unless it is named among the shapes, or has another value compiled in."""
+    w = rand(3, 4)
+    model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": (2, 3)}, {"w": w})
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 4]))
+    x = rand(2, 3, seed=2)
+    assert_right(Runner(compile(model))(x), x @ w)
+    assert_right(Runner(compile(model, shapes={"w": (3, 4)}))(x=x, w=2 * w), x @ (2 * w))
+    assert_right(Runner(compile(fix_values(model, {"w": (3 * w).tolist()})))(x), x @ (3 * w))

@@ -47,7 +47,7 @@ def to_relax(
     shapes : mapping, optional
         Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
         ``"N"``, leaves a dimension open; equal names are equal sizes. ``"N:8"`` leaves it open and says that the model
-        is best optimised for 8.
+        is best optimised for 8. An input that has a value in the ONNX model keeps it, unless it is named here.
     string_labels : bool
         Whether an ONNX model may have results that are strings, such as the labels of a classifier. They are given back
         as their indices, int64, in the tables that the attribute ``string_labels`` of ``main`` has by output name.

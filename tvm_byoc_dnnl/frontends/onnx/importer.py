@@ -109,7 +109,7 @@ def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights
             "onnx.load_external_data_for_model first"
         )
     check_structure(model, weights)
-    given = fixed_inputs(given_inputs(model), shapes or {})
+    given = fixed_inputs(given_inputs(model, shapes), shapes or {})
     refuse_sequences(given)
     named = name_dims([*given, *model.graph.output])
     inputs, outputs = named[: len(given)], named[len(given) :]

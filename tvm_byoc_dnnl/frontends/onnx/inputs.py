@@ -30,10 +30,13 @@ def model_inputs(model: onnx.ModelProto) -> list[TensorInfo]:
     return [_info(value) for value in given_inputs(model)]
 
 
-def given_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller gives: some models repeat their weights as inputs."""
-    constants = {t.name for t in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in constants]
+def given_inputs(model: onnx.ModelProto, shapes: Shapes | None = None) -> list[onnx.ValueInfoProto]:
+    """The inputs that a caller gives. Those that have a value in the model are among them where ``shapes`` names them:
+    some models repeat all their weights as inputs.
+    """
+    graph = model.graph
+    constants = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return [value for value in graph.input if value.name not in constants or value.name in (shapes or {})]
 
 
 def _info(value: onnx.ValueInfoProto) -> TensorInfo:
@@ -47,7 +50,7 @@ def _info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
     """Advice when a model cannot be imported: its inputs, and the options that can still be given; may be empty."""
-    fixed = fixed_inputs(given_inputs(model), shapes)
+    fixed = fixed_inputs(given_inputs(model, shapes), shapes)
     inputs = [_info(value) for value in fixed if value.type.HasField("tensor_type")]
     is_open, deciding = any(not i.is_static for i in inputs), deciding_inputs(model)
     if not is_open and not deciding:
@@ -63,7 +66,7 @@ def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
 
 def fix_values(model: onnx.ModelProto, values: Mapping[str, Sequence[float]]) -> onnx.ModelProto:
     """A copy of a model with inputs turned into constants."""
-    infos = {i.name: i for i in model_inputs(model)}
+    infos = {i.name: _info(i) for i in model.graph.input}
     tensors = {}
     for name, value in values.items():
         info = infos.get(name)
@@ -86,7 +89,7 @@ def fix_values(model: onnx.ModelProto, values: Mapping[str, Sequence[float]]) ->
 def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    fixed = {i.name: i for i in fixed_inputs(given_inputs(model), shapes)}
+    fixed = {i.name: i for i in fixed_inputs(given_inputs(model, shapes), shapes)}
     for value in copy.graph.input:
         if value.name in fixed:
             value.CopyFrom(fixed[value.name])
@@ -211,6 +214,10 @@ def with_constants(model: onnx.ModelProto, values: dict[str, onnx.TensorProto]) 
     kept = [i for i in copy.graph.input if i.name not in values]
     del copy.graph.input[:]
     copy.graph.input.extend(kept)
+    for constants in (copy.graph.initializer, copy.graph.sparse_initializer):
+        others = [t for t in constants if getattr(t, "values", t).name not in values]
+        del constants[:]
+        constants.extend(others)
     copy.graph.initializer.extend(values.values())
     return copy
 

@@ -63,13 +63,16 @@ def _elu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 
 
-@operator("Selu")
+@operator("Selu", since=6)
 def _selu(e: Emit, x: Value, *, alpha: float = _SELU[0], gamma: float = _SELU[1]) -> Any:
     wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
     return e.cast(gamma * _elu(e, wide, alpha=alpha), x.dtype)
 
 
-def _softplus(e: Emit, x: Value) -> Any:
+operator("Selu")(lambda e, x, *, alpha=1.6732, gamma=1.0507: _selu(e, x, alpha=alpha, gamma=gamma))
+
+
+def softplus(e: Emit, x: Value) -> Any:
     curve = e.log(1 + e.exp(-abs(x)))
     return e.maximum(x, 0) + curve
 
@@ -94,7 +97,7 @@ _FORMULAS: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("HardSwish", 14, lambda e, x: x * (e.clip(x + 3, min=0, max=6) / 6)),
     ("LeakyRelu", 1, lambda e, x, *, alpha=0.01: e.leakyrelu(x, alpha=alpha)),
     ("Shrink", 9, _shrink),
-    ("Softplus", 1, _softplus),
+    ("Softplus", 1, softplus),
     ("Softsign", 1, lambda e, x: x / (abs(x) + 1)),
     ("ThresholdedRelu", 10, lambda e, x, *, alpha=1.0: e.where(x > alpha, x, 0)),
 )

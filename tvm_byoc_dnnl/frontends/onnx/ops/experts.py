@@ -143,7 +143,7 @@ def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | Non
     """``(rows, experts)``: the share that each expert has in a row; 0 for those that are not among its best.
 
     Of equal scores the last ones are the best, as in ONNX Runtime. Shares that are not normalized are those of all
-    experts, as both operators define it; ONNX Runtime's ``QMoE`` on a CPU normalizes them nevertheless.
+    experts; those of ``QMoE`` always are, as in ONNX Runtime on a CPU, whatever the attribute says.
     """
     k = int(node.attr("k", 1))
     scores = e.cast(scores, "float32")
@@ -152,7 +152,8 @@ def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | Non
     each, places = e.reshape(best, [*scores.sizes[:-1], k, 1]), e.flip(arange(e, count), axis=0)
     taken = e.cast(e.equal(each, places), "float32")  # (rows, k, experts)
     kept = shares * e.sum(taken, axis=[-2])
-    if not node.attr("normalize_routing_weights", 0):
+    normalizes = node.attr("normalize_routing_weights", 0)
+    if not normalizes and (node.op == "MoE" or weights is not None):
         return kept
     total = e.sum(kept, axis=[-1], keepdims=True)
     if weights is not None:  # a row of zeros has shares of 0

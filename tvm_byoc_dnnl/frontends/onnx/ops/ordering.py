@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..dim import Dim, Size, at_least, max_of, product
+from ..dim import Dim, Size, at_least, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
@@ -124,7 +124,11 @@ def _compress(e: Emit, node: Node, x: Value, condition: Value, *, axis: Any = No
         raise node.wrong(f"has a condition of {condition}; expected a vector of bool")
     if axis is None:
         x, axis = e.reshape(x, [product(node.needed(0).sizes)]), 0
-    return e.take(x, _places(e, condition), axis=axis % (x.rank or 1))
+    axis %= x.rank or 1
+    size, length = x.sizes[axis], condition.sizes[0]
+    if not at_least(size, length):  # what is beyond the elements says nothing
+        condition = e.cut(condition, 0, 0, min_of(size, length))
+    return e.take(x, _places(e, condition), axis=axis)
 
 
 @operator("Unique", since=11)
@@ -212,22 +216,23 @@ def _of_slices(e: Emit, x: Value) -> list[Value]:
     return written(e, "unique_slices", write, [key], results, [count, length])[:4]
 
 
-@operator("Det", since=11)
-def _determinant(e: Emit, node: Node, x: Value) -> Any:
-    """By elimination with the largest pivot of each column."""
+def _eliminated(e: Emit, node: Node, x: Value) -> tuple[Value, Value]:
+    """Determinants and inverses, by elimination with the largest pivot of each column."""
     dims = x.sizes
     if len(dims) < 2:
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2 or more")
-    outer, size = dims[:-2], dims[-1]
+    outer, size = list(dims[:-2]), dims[-1]
     x = e.agree(x, [*outer, size, size])
     batch, wide = product(outer), "float64"
     flat = e.cast(e.reshape(x, [batch, size, size]), wide)
 
-    def write(data: Any, out: Any, work: Any, state: Any, batch: Any, rows: Any) -> None:
+    def write(data: Any, det: Any, inverse: Any, work: Any, state: Any, batch: Any, rows: Any) -> None:
+        """``work``: the matrix, and beside it what the same steps make of the identity; the last row is spare."""
         with T.serial(0, batch) as b:
-            out[b] = tirx.const(1, wide)
+            det[b] = tirx.const(1, wide)
             with T.serial(0, rows) as i, T.serial(0, rows) as j:
                 work[i, j] = data[b, i, j]
+                work[i, rows + j] = tirx.Select(i == j, tirx.const(1, wide), tirx.const(0, wide))
             with T.serial(0, rows) as k:
                 state[0] = k
                 with (
@@ -237,16 +242,24 @@ def _determinant(e: Emit, node: Node, x: Value) -> Any:
                 ):
                     state[0] = k + 1 + i
                 with T.If(state[0] != k), T.Then():
-                    out[b] = -out[b]
-                    with T.serial(0, rows) as j:
+                    det[b] = -det[b]
+                    with T.serial(0, 2 * rows) as j:
                         work[rows, j] = work[k, j]
                         work[k, j] = work[state[0], j]
                         work[state[0], j] = work[rows, j]
-                out[b] = out[b] * work[k, k]
-                with T.serial(0, rows - k - 1) as i, T.If(work[k, k] != 0), T.Then():
-                    work[rows, 0] = work[k + 1 + i, k] / work[k, k]
-                    with T.serial(0, rows) as j:
-                        work[k + 1 + i, j] = work[k + 1 + i, j] - work[rows, 0] * work[k, j]
+                det[b] = det[b] * work[k, k]
+                with T.serial(0, rows) as i, T.If(tirx.all(i != k, work[k, k] != 0)), T.Then():
+                    work[rows, 0] = work[i, k] / work[k, k]
+                    with T.serial(0, 2 * rows) as j:
+                        work[i, j] = work[i, j] - work[rows, 0] * work[k, j]
+            with T.serial(0, rows) as i, T.serial(0, rows) as j:
+                inverse[b, i, j] = work[i, rows + j] / work[i, i]
 
-    results: list[tuple[list[Size], str]] = [([batch], wide), ([size + 1, size], wide), ([1], "int64")]
-    return e.cast(e.reshape(written(e, "determinant", write, [flat], results, [batch, size])[0], outer), x.dtype)
+    memory: list[tuple[list[Size], str]] = [([size + 1, 2 * size], wide), ([1], "int64")]
+    results: list[tuple[list[Size], str]] = [([batch], wide), ([batch, size, size], wide), *memory]
+    det, inverse, *_ = written(e, "eliminated", write, [flat], results, [batch, size])
+    return e.cast(e.reshape(det, outer), x.dtype), e.cast(e.reshape(inverse, dims), x.dtype)
+
+
+operator("Det", since=11)(lambda e, node, x: _eliminated(e, node, x)[0])
+operator("Inverse", domain="com.microsoft")(lambda e, node, x: _eliminated(e, node, x)[1])

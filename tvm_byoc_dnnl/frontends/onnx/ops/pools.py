@@ -110,6 +110,8 @@ def _largest(windows: Windows, dtype: str, by_columns: bool) -> Callable[..., An
 def averaged(e: Emit, node: Node, data: Value) -> Value:
     windows = _windows(node, data)
     counts_pads = bool(node.attr("count_include_pad", 0))
+    if counts_pads and node.domain and windows.rounds_up:  # ONNX Runtime counts what is behind the pads, too
+        return _summed(e, "avg_pool", data, windows) / float(math.prod(windows.kernel))
     made = _by_relax(e, "avg", data, windows, counts_pads)
     return made or _summed(e, "avg_pool", data, windows, "padded" if counts_pads else "inside")
 

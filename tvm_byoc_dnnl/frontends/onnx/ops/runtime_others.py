@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ..dim import Dim, product
+from ..dim import Dim, max_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
-from .attention_parts import columns, number
+from .activations import softplus
+from .attention_parts import arange, columns, number
 from .quantised_blocks import product_types, shaped
 
 _MS = "com.microsoft"
 
 
-_BECAME = {"GatherND": 12, "GridSample": 16, "Pad": 13, "Range": 11, "Trilu": 14}
+_BECAME = {"GatherND": 12, "GridSample": 16, "LinearAttention": 27, "Pad": 13, "Range": 11, "Trilu": 14}
 
 
 @operator(*_BECAME, domain=_MS)
@@ -25,7 +26,22 @@ def _standard(e: Emit, node: Node, x: Value) -> Value:
     if node.op == "Range" and len(inputs) < 3:
         inputs.append(e.const(1, x.dtype))
     attrs = {name: node.attr(name) for name in node.attrs}
-    return e.onnx(node.op, *inputs, opset=_BECAME[node.op], **attrs)
+    if attrs.pop("state_window", 0):
+        raise node.refused("has a `state_window`")
+    return e.onnx(node.op, *inputs, opset=_BECAME[node.op], outputs=len(node.wanted), **attrs)
+
+
+# ---- of ONNX before version 7, and copies ------------------------------------------------------------------
+operator("SampleOp", domain=_MS)(lambda _e, x: x)
+operator("Affine")(lambda _e, x, *, alpha=1.0, beta=0.0: x * alpha + beta)
+operator("ParametricSoftplus")(lambda e, x, *, alpha=0.3, beta=1.0: softplus(e, x * beta) * alpha)
+operator("Scale")(lambda _e, x, *, scale=1.0: x * scale)
+operator("ScaledTanh")(lambda e, x, *, alpha=1.0, beta=1.0: e.tanh(x * beta) * alpha)
+
+
+@operator("ImageScaler")
+def _image(e: Emit, x: Value, *, scale: float = 1.0, bias: Any = ()) -> Value:
+    return x * scale + e.const(np.array(bias, "float32").reshape(-1, 1, 1), x.dtype)
 
 
 @operator("ExpandDims", domain=_MS)
@@ -89,6 +105,32 @@ def _unique(node: Node) -> Any:
     order = np.argsort(first, kind="stable")
     place = {value: i for i, value in enumerate(found[order].tolist())}
     return [found[order], np.array([place[v] for v in x.known.tolist()], "int64"), counts[order].astype("int64")]
+
+
+@operator("NGramRepeatBlock", domain=_MS)
+def _without_repeats(e: Emit, ids: Value, scores: Value, *, ngram_size: int) -> Value:
+    """-∞ for the words behind which the last ``ngram_size`` words of a text were in it before."""
+    length = ids.sizes[1]
+    count = max_of(length - (ngram_size - 1), 0)
+    if count == 0:
+        return scores
+    is_same = e.const(True, "bool")
+    for i in range(ngram_size - 1):
+        last = e.take(ids, number(max_of(length - (ngram_size - 1), 0) + i), axis=1, mode="clip")
+        is_same = is_same & e.equal(e.cut(ids, 1, i, count + i), last)
+    words = e.cut(ids, 1, ngram_size - 1, count + ngram_size - 1)
+    lowered = e.where(e.expand(is_same, words.sizes), e.const(-np.inf, scores.dtype), np.inf)
+    return e.scatter_elements(scores, words, lowered, axis=1, reduction="min")
+
+
+@operator("UnfoldTensor", domain=_MS)
+def _unfolded(e: Emit, x: Value, *, size: int, dim: int = -1, step: int = 1) -> Value:
+    """The parts of an axis, of which each begins ``step`` behind the one before, along a new last axis."""
+    rank = len(x.sizes)
+    axis = dim % rank
+    count = (x.sizes[axis] - size) // step + 1
+    places = e.reshape(arange(e, count), [count, 1]) * e.const(step) + e.const(np.arange(size))
+    return e.transpose(e.take(x, places, axis=axis), [a for a in range(rank + 1) if a != axis + 1] + [axis + 1])
 
 
 @operator("Unique", domain=_MS, value=_unique)
@@ -167,7 +209,7 @@ def _gated(e: Emit, x: Value, *, alpha: float = 1.702) -> Value:
 
 
 def _scaled(e: Emit, x: Value, scale: Value | None = None, *, alpha: float = 1.0) -> Value:
-    return _gated(e, x, alpha=alpha) if scale is None else _gated(e, x, alpha=alpha) * scale
+    return _gated(e, x * (alpha if scale is None else e.reshape(scale, [])), alpha=1.0)
 
 
 operator("FastGelu", domain=_MS)(lambda e, x, bias=None: e.gelu_tanh(_plus(x, bias)))
@@ -202,10 +244,9 @@ def _bias_softmax(e: Emit, node: Node, x: Value, bias: Value, *, is_inner_broadc
 
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
-    "LeakyRelu": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "Elu": ("alpha",),
-    "ThresholdedRelu": ("alpha",),
+    **dict.fromkeys(("Celu", "Elu", "LeakyRelu", "ThresholdedRelu"), ("alpha",)),
+    **dict.fromkeys(("HardSigmoid", "ParametricSoftplus", "ScaledTanh"), ("alpha", "beta")),
+    "Selu": ("alpha", "gamma"),
 }
 
 
