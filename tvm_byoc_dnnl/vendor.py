@@ -15,6 +15,7 @@ from .core.errors import (
     InputError as InputError,
     NativeLibraryError as NativeLibraryError,
     UnsupportedError as UnsupportedError,
+    one_of as one_of,
 )
 from .core.verdict import Reject as Reject, require as require
 from .graph.builder import GraphBuilder as GraphBuilder, Value as Value
@@ -74,7 +75,7 @@ from .whole import (
     inputs_of as inputs_of,
     wanted_of as wanted_of,
 )
-from .whole.own import CACHED_ATTENTION as CACHED_ATTENTION
+from .whole.table import CACHED_ATTENTION as CACHED_ATTENTION
 from .whole.recurrent import RECURRENT as RECURRENT, layer_of as layer_of
 
 VERSION = 1

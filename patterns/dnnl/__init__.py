@@ -24,9 +24,8 @@ from . import (
     resize,  # noqa: F401
     shape,  # noqa: F401
 )
-from .library import EXAMINATION
+from .library import EXAMINATION, create_module, describe, measure_candidates, probe, probe_many
 from .nan import FINITE_MATH, KEEP_NAN
-from .native import create_module, describe, measure_candidates, probe, probe_many
 from .policy import DnnlPolicy, primitive_flops
 from .post_ops import fuse_post_ops
 from .program import create_source, emit, source_build, write_program

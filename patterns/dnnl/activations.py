@@ -16,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm.relax.dpl import is_op, wildcard
+from tvm import relax
+from tvm.relax import op as R
+from tvm.relax.dpl import is_const, is_op, wildcard
 
 from ...vendor import GraphBuilder, Reject, Value, require
-from .common import Match, close, constant, number, pattern, require_float, require_shape, times
+from .common import Match, close, number, pattern, require_float, require_shape, times
 
 #: match → (oneDNN algorithm, alpha, beta)
 Formula = Callable[[Match], tuple[str, float, float]]
 
 
-def _register(name: str, root: Any, parts: dict[str, Any], formula: Formula) -> None:
+def _register(name: str, root: Any, parts: dict[str, Any], formula: Formula, example: Callable[[Any], Any]) -> None:
     """A pattern that is one eltwise algorithm of its part ``x``; ``formula`` refuses wrong constants."""
 
     def lower(g: GraphBuilder, match: Match) -> Value:
@@ -36,13 +38,21 @@ def _register(name: str, root: Any, parts: dict[str, Any], formula: Formula) -> 
         return g.eltwise(src, *eltwise)
 
     lower.__doc__ = formula.__doc__
-    pattern(name, root, parts, lower)
+    pattern(name, root, parts, lower, example)
+
+
+def _number(value: float) -> relax.Constant:
+    return relax.const(value, "float32")
+
+
+def _by(x: Any, factor: float) -> Any:
+    return R.multiply(x, _number(factor))
 
 
 # ---------------------------------------------------------------- hardsigmoid, hardswish
 def _hard_gate() -> tuple[Any, dict[str, Any]]:
     """Pattern of ``clip(x·factor + shift, low, high)``, factor and shift optional, and its parts."""
-    parts = {name: constant() for name in ("factor", "divisor", "shift", "only_factor", "only_divisor")}
+    parts = {name: is_const() for name in ("factor", "divisor", "shift", "only_factor", "only_divisor")}
     x, low, high = wildcard(), wildcard(), wildcard()
     scaled = times(x, parts["factor"], parts["divisor"])
     inner = is_op("relax.add")(scaled | x, parts["shift"]) | times(x, parts["only_factor"], parts["only_divisor"])
@@ -71,21 +81,23 @@ def _hardswish(match: Match) -> tuple[str, float, float]:
 
 
 def _register_hard() -> None:
-    def with_scale(gate: Any, parts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        scales = {"scale": constant(), "scale_divisor": constant()}
-        return times(gate, scales["scale"], scales["scale_divisor"]), {**parts, **scales}
+    gate, parts = _hard_gate()
+    scales = {"scale": is_const(), "scale_divisor": is_const()}
+    scaled, product = times(gate, *scales.values()), is_op("relax.multiply")(parts["x"], gate)
+    swish = is_op("relax.multiply")(parts["x"], gate | scaled)
+    with_scale = {**parts, **scales}
 
-    gate, parts = _hard_gate()
-    scaled, scaled_parts = with_scale(gate, parts)
-    _register("hardswish", is_op("relax.multiply")(parts["x"], gate | scaled), scaled_parts, _hardswish)
-    gate, parts = _hard_gate()
-    product, product_parts = with_scale(is_op("relax.multiply")(parts["x"], gate), parts)
-    _register("hardswish_scaled_last", product, product_parts, _hardswish)
-    gate, parts = _hard_gate()
-    scaled, scaled_parts = with_scale(gate, parts)
-    _register("hardsigmoid_scaled", scaled, scaled_parts, _hardsigmoid)
-    gate, parts = _hard_gate()
-    _register("hardsigmoid", gate, parts, _hardsigmoid)
+    def of_sixths(x: Any) -> Any:
+        return R.clip(R.add(_by(x, 1 / 6), _number(0.5)), 0, 1)
+
+    def to_six(x: Any) -> Any:
+        return R.clip(R.add(x, _number(3)), 0, 6)
+
+    _register("hardswish", swish, with_scale, _hardswish, lambda x: R.multiply(x, of_sixths(x)))
+    last = times(product, *scales.values())
+    _register("hardswish_scaled_last", last, with_scale, _hardswish, lambda x: _by(R.multiply(x, to_six(x)), 1 / 6))
+    _register("hardsigmoid_scaled", scaled, with_scale, _hardsigmoid, lambda x: _by(to_six(x), 1 / 6))
+    _register("hardsigmoid", gate, parts, _hardsigmoid, lambda x: R.clip(R.add(_by(x, 0.2), _number(0.5)), 0, 1))
 
 
 # ---------------------------------------------------------------- the smooth ones
@@ -118,29 +130,37 @@ def _log_sigmoid(match: Match) -> tuple[str, float, float]:
 
 
 def _register_smooth() -> None:
-    x, one, alpha = wildcard(), constant(), constant()
+    x, one, alpha = wildcard(), is_const(), is_const()
     relu, exp = is_op("relax.nn.relu"), is_op("relax.exp")
     below = is_op("relax.multiply")(relu(is_op("relax.subtract")(one, exp(x))), alpha)
-    _register("elu", is_op("relax.add")(below, relu(x)), {"x": x, "one": one, "minus_alpha": alpha}, _elu)
+    _register(
+        *("elu", is_op("relax.add")(below, relu(x)), {"x": x, "one": one, "minus_alpha": alpha}, _elu),
+        lambda x: R.add(_by(R.nn.relu(R.subtract(_number(1), R.exp(x))), -0.7), R.nn.relu(x)),
+    )
 
-    x, zero, one, alpha = wildcard(), constant(), constant(), constant()
+    x, zero, one, alpha = wildcard(), is_const(), is_const(), is_const()
     minus_one = is_op("relax.subtract")(exp(x), one)
     below = is_op("relax.multiply")(minus_one, alpha) | minus_one
     branches = is_op("relax.where")(is_op("relax.greater")(x, zero), x, below)
-    _register("elu_where", branches, {"x": x, "zero": zero, "one": one, "alpha": alpha}, _elu)
+    _register(
+        *("elu_where", branches, {"x": x, "zero": zero, "one": one, "alpha": alpha}, _elu),
+        lambda x: R.where(R.greater(x, _number(0)), x, _by(R.subtract(R.exp(x), _number(1)), 0.7)),
+    )
 
     x = wildcard()
     softplus = is_op("relax.nn.softplus")(x)
-    gate = is_op("relax.tanh")(softplus)
-    _register("mish", is_op("relax.multiply")(x, gate), {"x": x, "softplus": softplus}, _mish)
+    mish = is_op("relax.multiply")(x, is_op("relax.tanh")(softplus))
+    parts = {"x": x, "softplus": softplus}
+    _register("mish", mish, parts, _mish, lambda x: R.multiply(x, R.tanh(R.nn.softplus(x))))
 
-    x, factor, divisor = wildcard(), constant(), constant()
-    gate = is_op("relax.sigmoid")(times(x, factor, divisor))
-    annotations = {"x": x, "factor": factor, "divisor": divisor}
-    _register("swish", is_op("relax.multiply")(x, gate), annotations, _swish)
+    x, factor, divisor = wildcard(), is_const(), is_const()
+    swish = is_op("relax.multiply")(x, is_op("relax.sigmoid")(times(x, factor, divisor)))
+    parts = {"x": x, "factor": factor, "divisor": divisor}
+    _register("swish", swish, parts, _swish, lambda x: R.multiply(x, R.sigmoid(_by(x, 1.7))))
 
     x = wildcard()
-    _register("logsigmoid", is_op("relax.log")(is_op("relax.sigmoid")(x)), {"x": x}, _log_sigmoid)
+    log = is_op("relax.log")(is_op("relax.sigmoid")(x))
+    _register("logsigmoid", log, {"x": x}, _log_sigmoid, lambda x: R.log(R.sigmoid(x)))
 
 
 _register_hard()

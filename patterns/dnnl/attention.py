@@ -45,8 +45,8 @@ from ...vendor import (
     static_shape,
     wanted_of,
 )
-from .common import floats, require_float
-from .views import VIEWS, divisor_of, is_read_once
+from .common import floats, require_float, size_of
+from .views import VIEWS, divisor_of, is_read_once, only_reader
 
 _OPS = ("relax.nn.attention", "relax.nn.attention_bias")
 #: the inputs of the first are x, positions, cosines and sines; those of the second x, cosines, sines and positions
@@ -112,10 +112,7 @@ def rotary(g: GraphBuilder, call: Any) -> Value:
     require_float(call.op.name, x, cos, sin)
     require(x.dtype == cos.dtype == sin.dtype == "float32", "heads or angles that are not float32")
     require(not attrs["is_packed_batching"], "packed batches")
-    half, width = cos.shape[-1], x.shape[-1]
-    require(isinstance(half, int) and isinstance(width, int), "an open number of columns")
-    assert isinstance(half, int)
-    assert isinstance(width, int)
+    half, width = (size_of(value.shape[-1], "an open number of columns") for value in (cos, x))
     out = x
     if x.ndim == 3:
         heads = int(attrs["num_heads"]) or width // (2 * half)
@@ -129,9 +126,9 @@ def rotary(g: GraphBuilder, call: Any) -> Value:
 
 
 def _width(query: Value) -> int:
-    width = query.shape[-1]
-    require(isinstance(width, int) and width > 0, f"attention whose default scale is that of width {width}")
-    assert isinstance(width, int)
+    reason = f"attention whose default scale is that of width {query.shape[-1]}"
+    width = size_of(query.shape[-1], reason)
+    require(width > 0, reason)
     return width
 
 
@@ -197,10 +194,10 @@ def _match(graph: PortableGraph, softmax: Node) -> _Attention | None:
     if len(shape) not in (3, 4) or softmax.attrs["axis"] != len(shape) - 1 or softmax.attrs["alg"] != "accurate":
         return None
     behind, alg = [], "accurate"
-    last = _only_reader(graph, softmax)
+    last = only_reader(graph, softmax.outputs[0])
     if last is not None and _is(last, "eltwise", "relu") and last.attrs["alpha"] == 0:  # shares that are NaN are 0
         behind, alg = [last], "no_nan"
-        last = _only_reader(graph, last)
+        last = only_reader(graph, last.outputs[0])
     if last is None or last.kind != "matmul" or len(last.inputs) != 2:
         return None
     shares, value = last.inputs
@@ -251,10 +248,6 @@ def _factor(graph: PortableGraph, node: Node) -> float | None:
         return float(node.attrs["alpha"])
     divisor = divisor_of(graph, node)
     return None if divisor is None else 1 / divisor
-
-
-def _only_reader(graph: PortableGraph, node: Node) -> Node | None:
-    return graph.nodes.readers(node.outputs[0])[0] if is_read_once(graph, node.outputs[0]) else None
 
 
 def _only_producer(graph: PortableGraph, tensor: int) -> Node | None:

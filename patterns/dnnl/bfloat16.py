@@ -21,14 +21,15 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ...vendor import Input, InputError, Node, PortableGraph, Reject, Tensor
+from ...vendor import Input, Node, PortableGraph, Reject, Tensor
 from . import library
-from .native import costs
-from .precision_cut import LOW, WIDE, Cut
+from .common import PRODUCTS, chosen
+from .library import costs
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -36,8 +37,6 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 OPTIONS = {"precision": "float32", "float32_ops": ""}
 _PRECISIONS = ("float32", "bfloat16", "auto")
 
-#: kinds that are worth a conversion of their operands
-_PRODUCTS = ("convolution", "deconvolution", "matmul")
 #: kinds of which constant weights alone are in bfloat16: their places
 _WEIGHTS = {"recurrent": (1, 2)}
 #: kinds that stay in bfloat16 where an operand is in it
@@ -63,7 +62,7 @@ def compute_in_bfloat16(graph: PortableGraph) -> None:
 
     These are edges of float32 if the option ``precision`` asks for it, and those that are bfloat16 in the model.
     """
-    is_wanted = _is_wanted(str(graph.options.get("precision", OPTIONS["precision"])))
+    is_wanted = _is_wanted(chosen(graph.options, "precision", _PRECISIONS))
     is_in_model = any(tensor.dtype == "bfloat16" for tensor in graph.tensors)
     if library.available() and (is_wanted or (is_in_model and _is_native())):
         Edges(graph, is_wanted, costs if _is_native() else None).run()
@@ -83,8 +82,6 @@ def note_widened(graph: PortableGraph) -> None:
 
 
 def _is_wanted(precision: str) -> bool:
-    if precision not in _PRECISIONS:
-        raise InputError(f"the option precision is {precision!r}; expected {', '.join(_PRECISIONS)}")
     if precision == "float32" or not library.available():
         return False
     if precision == "bfloat16" and not _is_native():
@@ -163,7 +160,7 @@ class Edges:
 
     def _is_led(self, node: Node, low: Iterable[int]) -> bool:
         """Whether it is a product, or follows one."""
-        return node.kind in (*_PRODUCTS, *_WEIGHTS) or bool(set(low).intersection(node.inputs))
+        return node.kind in (*PRODUCTS, *_WEIGHTS) or bool(set(low).intersection(node.inputs))
 
     def _why_fixed(self, node: Node, low: set[int]) -> str:
         """The reason why a node has no choice but for what the library says of it; empty if it may have one."""
@@ -176,7 +173,7 @@ class Edges:
             return "its weights are no constants"
         if not self._is_led(node, low):
             return "it reads nothing in bfloat16"
-        if node.kind not in (*_PRODUCTS, *_WEIGHTS, *_FOLLOW) or alg in _EXACT_ALGS:
+        if node.kind not in (*PRODUCTS, *_WEIGHTS, *_FOLLOW) or alg in _EXACT_ALGS:
             return f"{alg or node.kind} computes in float32"
         is_part = node.kind in ("eltwise", "binary") and any(fnmatchcase(n, p) for n in names for p in _NORMS)
         if is_part:
@@ -214,7 +211,7 @@ class Edges:
         """Whether it becomes a part of a product before it, and then takes no time of its own."""
         made = (self.graph.nodes.producer(t) for t in node.inputs if self.graph.nodes.read_count(t) == 1)
         return node.kind in ("eltwise", "binary") and any(
-            maker is not None and maker in self._free and (maker.kind in _PRODUCTS or self._is_joined(maker))
+            maker is not None and maker in self._free and (maker.kind in PRODUCTS or self._is_joined(maker))
             for maker in made
         )
 
@@ -231,7 +228,7 @@ class Edges:
                 readers.add(things[node])
         made = self.graph.nodes.producer(tensor)
         written = given if made is None or made.kind in _WEIGHTS else things.get(made, given)
-        if made is not None and made in things and made.kind in _PRODUCTS:  # those in bfloat16 write float32 as well
+        if made is not None and made in things and made.kind in PRODUCTS:  # those in bfloat16 write float32 as well
             written, maker = cut.add(), written
             cut.pay(written, maker, math.inf)
         if not readers - {written}:
@@ -267,7 +264,7 @@ class Edges:
         if node.kind in _WEIGHTS:
             return list(_WEIGHTS[node.kind])
         count = _READ_AS_THEY_ARE.get(node.kind, len(node.inputs))
-        everything = node.kind in (*_PRODUCTS, "concat")
+        everything = node.kind in (*PRODUCTS, "concat")
         return [i for i, t in enumerate(node.inputs[:count]) if everything or t not in self._constants]
 
     def _read(self, node: Node, places: list[int], dtype: str) -> None:
@@ -293,7 +290,7 @@ class Edges:
         result = node.outputs[0]
         given, is_output = self._given[result], result in self._outputs
         is_low = not node.precision
-        if is_low and node.kind in _PRODUCTS:  # they write float32 as well
+        if is_low and node.kind in PRODUCTS:  # they write float32 as well
             is_read_low = any(reader in chosen for reader in self.graph.nodes.readers(result))
             is_low = given == "bfloat16" if is_output else is_read_low or self._costs is None
         dtype = "bfloat16" if is_low else "float32"
@@ -309,3 +306,81 @@ class Edges:
         self.graph.nodes.move(back, after=node)
         back.source, back.calls = list(node.source), list(node.calls)
         self._converted[result, dtype] = made
+
+
+# ---------------------------------------------------------------- the choice
+#: what is on these sides in any case
+LOW, WIDE = 0, 1
+_UNIT = 1e-15  # seconds are counted in whole units, so that sums are exact
+_FORBIDDEN = 1 << 80
+
+
+class Cut:
+    """The cheapest choice between the sides of bfloat16 and of float32: a minimum cut, by Dinic's algorithm.
+
+    Things cost something on each side, and something for each pair that is divided. They are numbers; `LOW` and `WIDE`
+    are two of them.
+    """
+
+    def __init__(self) -> None:
+        self._leaving: list[list[int]] = [[], []]  # edges of each thing; the edge back is the next or the last one
+        self._to: list[int] = []
+        self._left: list[int] = []
+
+    def add(self) -> int:
+        """One thing more."""
+        self._leaving.append([])
+        return len(self._leaving) - 1
+
+    def pay(self, low: int, wide: int, seconds: float) -> None:
+        """The cost of the first being on the side of bfloat16 while the second is on that of float32."""
+        if low == wide:
+            return
+        units = _FORBIDDEN if math.isinf(seconds) else round(seconds / _UNIT)
+        for start, end, left in ((low, wide, units), (wide, low, 0)):
+            self._leaving[start].append(len(self._to))
+            self._to.append(end)
+            self._left.append(left)
+
+    def low(self) -> set[int]:
+        """The things on the side of bfloat16: as few as the least cost allows."""
+        while (levels := self._levels())[WIDE] >= 0:
+            self._augment(levels)
+        return {thing for thing, level in enumerate(levels) if level >= 0}
+
+    def _levels(self) -> list[int]:
+        """How many edges with something left each thing is away from LOW; -1 if it cannot be reached."""
+        levels = [-1] * len(self._leaving)
+        levels[LOW] = 0
+        queue = deque([LOW])
+        while queue:
+            thing = queue.popleft()
+            for edge in self._leaving[thing]:
+                if self._left[edge] and levels[self._to[edge]] < 0:
+                    levels[self._to[edge]] = levels[thing] + 1
+                    queue.append(self._to[edge])
+        return levels
+
+    def _augment(self, levels: list[int]) -> None:
+        """Use up all shortest paths."""
+        rest = [list(edges) for edges in self._leaving]
+        path: list[int] = []
+        thing = LOW
+        while True:
+            if thing == WIDE:
+                least = min(self._left[edge] for edge in path)
+                for edge in path:
+                    self._left[edge] -= least
+                    self._left[edge ^ 1] += least
+                path, thing = [], LOW
+            edges = rest[thing]
+            while edges and not (self._left[edges[-1]] and levels[self._to[edges[-1]]] == levels[thing] + 1):
+                edges.pop()
+            if edges:
+                path.append(edges[-1])
+                thing = self._to[edges[-1]]
+            elif path:
+                thing = self._to[path.pop() ^ 1]
+                rest[thing].pop()
+            else:
+                return

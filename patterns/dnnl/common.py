@@ -6,20 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from tvm import relax
-from tvm.relax import op as R
-from tvm.relax.dpl import DFPattern, is_const, is_op
+from tvm.relax.dpl import DFPattern, is_op
 
 from ...vendor import (
     Dim,
     GraphBuilder,
-    InputError,
     Reject,
     Value,
     constant_numpy,
     dtype_of,
     is_constant,
+    one_of,
     pattern_example,
     register_pattern,
     require,
@@ -28,6 +25,10 @@ from ...vendor import (
 
 #: dtypes in which oneDNN computes what Relax means (integers would pass through float32 and lose bits)
 FLOATS = ("float32", "float16", "bfloat16")
+#: kinds of nodes that sum products, whose primitives take scales and zero points
+PRODUCTS = ("convolution", "deconvolution", "matmul")
+#: what a binary node computes with numbers
+ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
 #: what quantised tensors are stored in
 BYTES = ("int8", "uint8")
 _PRODUCTS = ("auto", "bf16x2", "float32")
@@ -38,10 +39,15 @@ _MOVABLE = (*FLOATS, "bool", *BYTES)
 
 def algorithm(options: Mapping[str, Any]) -> dict[str, Any]:
     """The attribute ``alg`` of a product that says what the user's options say; none for the defaults."""
-    wanted = str(options.get("products", OPTIONS["products"]))
-    if wanted not in _PRODUCTS:
-        raise InputError(f"the option products of dnnl is {wanted!r}; expected one of {', '.join(_PRODUCTS)}")
+    wanted = chosen(options, "products", _PRODUCTS)
     return {} if wanted == "auto" else {"alg": wanted}
+
+
+def chosen(options: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
+    """The value of an option, by default the first of those that it may have."""
+    value = str(options.get(name, allowed[0]))
+    one_of(f"the option {name} of dnnl", value, allowed)
+    return value
 
 
 def require_float(op: str, *values: Value) -> None:
@@ -83,6 +89,13 @@ def broadcast_shape(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
 
 
+def size_of(dim: Dim, reason: str) -> int:
+    """A dim that is a number; ``reason`` refuses an open one."""
+    if not isinstance(dim, int):
+        raise Reject(reason)
+    return dim
+
+
 def product(dims: Sequence[Dim]) -> Dim:
     """Product of dims, folded as far as they are numbers."""
     result: Dim = 1
@@ -115,11 +128,6 @@ def from_layout(shape: Sequence[Dim], layout: str, wanted: str) -> list[Dim]:
 Match = Mapping[str, Any]
 #: the relative error of a constant: the precision of the short types, and of a float32 that exporters print
 _TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
-
-
-def constant() -> DFPattern:
-    """A pattern for a constant."""
-    return is_const()
 
 
 def times(x: DFPattern, by: DFPattern, over: DFPattern) -> DFPattern:
@@ -162,76 +170,14 @@ def require_shape(match: Match) -> None:
         raise Reject(f"a constant broadcasts {before} to {after}")
 
 
-def pattern(name: str, root: DFPattern, parts: Mapping[str, DFPattern], lower: Callable[..., Any]) -> None:
-    """Register a pattern that is taken where its lowering is, with its example."""
-    register_pattern("dnnl", name, root, annotations=parts, lower=lower, example=EXAMPLES[name])
-
-
-_IMAGE = (2, 6, 5, 7)
-
-
-def _times(x: Any, by: float) -> Any:
-    return R.multiply(x, _number(by))
-
-
-def _number(value: float) -> Any:
-    return relax.const(value, "float32")
-
-
-def _gate(x: Any, factor: float = 0.2, shift: float = 0.5, high: float = 1.0) -> Any:
-    inner = R.add(x if factor == 1 else _times(x, factor), _number(shift))
-    return R.clip(inner, 0, high)
-
-
-def _elu(x: Any) -> Any:
-    below = R.nn.relu(R.subtract(_number(1.0), R.exp(x)))
-    return R.add(_times(below, -0.7), R.nn.relu(x))
-
-
-def _elu_where(x: Any) -> Any:
-    return R.where(R.greater(x, _number(0.0)), x, _times(R.subtract(R.exp(x), _number(1.0)), 0.7))
-
-
-def _lrn(x: Any) -> Any:
-    pool = R.nn.avg_pool3d(R.expand_dims(R.multiply(x, x), 1), (5, 1, 1), padding=(2, 0, 0) * 2, count_include_pad=True)
-    scale = R.add(_times(R.squeeze(pool, [1]), 0.01), _number(1.5))
-    return R.divide(x, R.power(scale, _number(0.75)))
-
-
-def _shuffle(x: Any) -> Any:
-    n, c, h, w = _IMAGE
-    apart = R.permute_dims(R.reshape(x, (n, 3, c // 3, h, w)), (0, 2, 1, 3, 4))
-    return R.reshape(apart, _IMAGE)
-
-
-def _matmul_transposed(x: Any) -> Any:
-    weights = np.random.default_rng(0).uniform(-1, 1, (7, 13)).astype("float32")
-    return R.matmul(x, R.permute_dims(relax.const(weights)))
-
-
-def _padded_pool(rank: int) -> Callable[[Any], Any]:
-    pool = getattr(R.nn, f"max_pool{rank}d")
-    return lambda x: pool(R.nn.pad(x, [0, 0, 0, 0] + [1, 0] * rank, "constant", float("-inf")), (3,) * rank)
-
-
-_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "hardswish": lambda x: R.multiply(x, _gate(x, 1 / 6)),
-    "hardswish_scaled_last": lambda x: _times(R.multiply(x, _gate(x, 1.0, 3.0, 6.0)), 1 / 6),
-    "hardsigmoid_scaled": lambda x: _times(_gate(x, 1.0, 3.0, 6.0), 1 / 6),
-    "hardsigmoid": _gate,
-    "elu": _elu,
-    "elu_where": _elu_where,
-    "mish": lambda x: R.multiply(x, R.tanh(R.nn.softplus(x))),
-    "swish": lambda x: R.multiply(x, R.sigmoid(_times(x, 1.7))),
-    "logsigmoid": lambda x: R.log(R.sigmoid(x)),
-    "channel_shuffle": _shuffle,
-}
-
-#: pattern → its example
-EXAMPLES = {name: pattern_example(function, _IMAGE) for name, function in _FUNCTIONS.items()}
-# without AVX-512 oneDNN has it for whole blocks of channels only
-EXAMPLES["lrn"] = pattern_example(_lrn, (2, 16, 7, 5))
-EXAMPLES["matmul_transposed"] = pattern_example(_matmul_transposed, (3, 13))
-EXAMPLES.update(
-    {f"padded_max_pool{rank}d": pattern_example(_padded_pool(rank), (2, 3, 7, 5, 6)[: 2 + rank]) for rank in (1, 2, 3)}
-)
+def pattern(
+    name: str,
+    root: DFPattern,
+    parts: Mapping[str, DFPattern],
+    lower: Callable[..., Any],
+    example: Callable[[Any], Any],
+    shape: Sequence[int] = (2, 6, 5, 7),
+) -> None:
+    """Register a pattern that is taken where its lowering is; ``example`` of a tensor of this shape matches it."""
+    made = pattern_example(example, shape)
+    register_pattern("dnnl", name, root, annotations=parts, lower=lower, example=made)

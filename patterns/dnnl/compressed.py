@@ -14,10 +14,10 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax import op as R
-from tvm.relax.dpl import is_op, is_tuple, wildcard
+from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 from ...vendor import ROUNDED, GraphBuilder, Value, block_of, constant_numpy, pattern_example, register_pattern, require
-from .common import Match, constant, product, require_float
+from .common import Match, product, require_float
 
 #: the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by default
 #: the one that the model asks for; the engine reads these options
@@ -31,10 +31,10 @@ def _weights(data: Any, parts: dict[str, Any]) -> Any:
 
 
 def _register(name: str, bits: int) -> None:
-    parts = {key: constant() for key in ("data", "scale", "zero")}
+    parts = {key: is_const() for key in ("data", "scale", "zero")}
     stored: Any = parts["data"]
     if bits == 4:
-        four = parts["four"] = constant()
+        four = parts["four"] = is_const()
         low = is_op("relax.right_shift")(is_op("relax.left_shift")(stored, four), four)
         high = is_op("relax.right_shift")(stored, four)
         stored = is_op("relax.reshape")(is_op("relax.stack")(is_tuple([low, high])), wildcard())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...vendor import GraphBuilder, InputError, Value, dtype_of, register_lowering, require
-from .common import algorithm, canonical_layout, from_layout, ints, require_float, to_layout
+from .common import algorithm, canonical_layout, from_layout, ints, require_float, size_of, to_layout
 
 #: options of convolutions and their defaults: whether Winograd's algorithm is used where it is faster, and at most how
 #: many results a tile has per axis, 4 or 2 (smaller rounding errors)
@@ -26,9 +26,8 @@ def _algorithm(options: Mapping[str, Any]) -> dict[str, str]:
 def _split_groups(g: GraphBuilder, weights: Value, groups: int) -> Value:
     """``[G·A, B, k…]`` → ``[G, A, B, k…]``."""
     first, *rest = weights.shape
-    require(isinstance(first, int), f"weights of symbolic shape {weights.shape}")
-    assert isinstance(first, int)
-    return g.reshape(weights, (groups, first // groups, *rest))
+    channels = size_of(first, f"weights of symbolic shape {weights.shape}")
+    return g.reshape(weights, (groups, channels // groups, *rest))
 
 
 def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:

@@ -21,10 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm.relax.dpl import is_op, wildcard
+from tvm import relax
+from tvm.relax import op as R
+from tvm.relax.dpl import is_const, is_op, wildcard
 
 from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require
-from .common import Match, constant, floats, ints, number, pattern, product, require_float, require_shape
+from .common import Match, floats, ints, number, pattern, product, require_float, require_shape
 from .reduce import reduced
 
 
@@ -192,14 +194,21 @@ def _lrn(g: GraphBuilder, match: Match) -> Value:
 
 
 def _register() -> None:
-    x, alpha, k, beta = wildcard(), constant(), constant(), constant()
+    x, alpha, k, beta = wildcard(), is_const(), is_const(), is_const()
     expand = is_op("relax.expand_dims")(is_op("relax.multiply")(x, x))
     pool = is_op("relax.nn.avg_pool3d")(expand)
     squeeze = is_op("relax.squeeze")(pool)
     scale = is_op("relax.add")(is_op("relax.multiply")(squeeze, alpha), k)
     root = is_op("relax.divide")(x, is_op("relax.power")(scale, beta))
     parts = {"x": x, "expand": expand, "pool": pool, "squeeze": squeeze, "alpha": alpha, "k": k, "beta": beta}
-    pattern("lrn", root, parts, _lrn)
+    # without AVX-512 oneDNN has it for whole blocks of channels only
+    pattern("lrn", root, parts, _lrn, _lrn_example, (2, 16, 7, 5))
+
+
+def _lrn_example(x: Any) -> Any:
+    pool = R.nn.avg_pool3d(R.expand_dims(R.multiply(x, x), 1), (5, 1, 1), padding=(2, 0, 0) * 2, count_include_pad=True)
+    alpha, k, beta = (relax.const(value, "float32") for value in (0.01, 1.5, 0.75))
+    return R.divide(x, R.power(R.add(R.multiply(R.squeeze(pool, [1]), alpha), k), beta))
 
 
 _register()

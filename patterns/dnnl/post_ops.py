@@ -19,9 +19,10 @@ from __future__ import annotations
 from ...vendor import Node, PortableGraph, PostOp
 from .attention import fuse_attention
 from .bfloat16 import compute_in_bfloat16, note_widened
-from .merge_matmuls import merge_matmuls
+from .common import ARITHMETIC
+from .library import fused
+from .matmul import merge_matmuls
 from .nan import exact_means, keep_nan_of_bounds, keep_nan_of_softmax
-from .native import fused
 from .quantize import write_out
 from .quantized import read_integers, write_integers
 from .quantized_links import RANGES, kept
@@ -42,7 +43,6 @@ _ANCHORS = {
     "batch_normalization": ("eltwise",),
 }
 _POST_OPS = ("eltwise", "binary")
-_ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
 #: operands that cannot change places: oneDNN's max and min answer with the second one when there is a NaN
 _ORDERED = ("div", "max", "min")
 _BIAS_AXIS = {"convolution": 1, "deconvolution": 1, "matmul": -1}
@@ -159,7 +159,7 @@ class _Fuser:
         place = user.inputs.index(out)
         other = user.inputs[1 - place]
         shape = self.graph.tensors[user.outputs[0]].shape
-        if alg not in _ARITHMETIC:
+        if alg not in ARITHMETIC:
             return f"{alg} is no post-op of oneDNN's"
         if self.graph.tensors[out].shape != shape:
             return f"{alg} broadcasts {list(self.graph.tensors[out].shape)} to {list(shape)}"

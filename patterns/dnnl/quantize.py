@@ -18,7 +18,8 @@ import numpy as np
 
 from ...vendor import Dim, GraphBuilder, Node, PortableGraph, PostOp, Reject, Scaling, Value, register_lowering, require
 from .common import BYTES
-from .native import fused
+from .library import fused
+from .views import is_read_once
 
 _ZEROS = (*BYTES, "int32")
 
@@ -138,7 +139,7 @@ def _write_behind(graph: PortableGraph, node: Node, scaling: Scaling) -> bool:
     point = 0.0 if scaling.zero_point is None else graph.value_of(scaling.zero_point)
     if before is None or before.kind != "binary" or before.is_scaled or graph.tensors[src].dtype != "float32":
         return False
-    if src in graph.outputs or graph.nodes.read_count(src) != 1 or scaling.scale not in constants or graph.symbols:
+    if not is_read_once(graph, src) or scaling.scale not in constants or graph.symbols:
         return False
     if scaling.axis is not None or point is None:
         return False

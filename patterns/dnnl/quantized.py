@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...vendor import Input, InputError, Node, PortableGraph, Tensor
-from . import library, native
+from ...vendor import Input, Node, PortableGraph, Tensor
+from . import library
+from .common import ARITHMETIC, PRODUCTS, chosen
 from .quantize import is_quantize
-from .quantized_links import PRODUCTS, RANGES, Links
+from .quantized_links import RANGES, Links
 from .quantized_sums import change_scale, join_product, read_sum, round_before_points
 
-_ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
 _BYTES = 256
 
 
@@ -67,7 +67,7 @@ def _steps(links: Links, quantize: Node) -> tuple[Node, list[Node]] | None:
         if before is not None:
             sources.append(before)
         elif node not in steps:
-            is_step = node.kind == "eltwise" or (node.kind == "binary" and node.attrs["alg"] in _ARITHMETIC)
+            is_step = node.kind == "eltwise" or (node.kind == "binary" and node.attrs["alg"] in ARITHMETIC)
             if not is_step or node.post_ops or node.is_scaled or tensor in graph.outputs:
                 return None
             steps[node] = None
@@ -98,7 +98,7 @@ def _apply(links: Links, steps: list[Node], reals: np.ndarray) -> np.ndarray:
         ids[step.outputs[0]] = graph.new_tensor("float32", reals.shape)
         graph.nodes.append(Node(step.kind, inputs, (ids[step.outputs[0]],), step.attrs))
     graph.outputs = [ids[steps[-1].outputs[0]]]
-    return native.run(graph, arguments)[0]
+    return library.run(graph, arguments)[0]
 
 
 #: option → default: how sums of 8-bit products are computed on a CPU without VNNI
@@ -108,12 +108,9 @@ _INT8 = ("exact", "saturating")
 
 def read_integers(graph: PortableGraph) -> None:
     """Let movements, pooling and products read the integers that are dequantised for them."""
-    wanted = str(graph.options.get("int8", OPTIONS["int8"]))
-    if wanted not in _INT8:
-        raise InputError(f"the option int8 is {wanted!r}; expected {', '.join(_INT8)}")
+    may_saturate = chosen(graph.options, "int8", _INT8) == "saturating"
     if not _has_integers(graph):
         return
-    may_saturate = wanted == "saturating"
     links = Links(graph)
     for node in reversed(list(graph.nodes)):
         links.raise_quantize(node)

@@ -20,12 +20,11 @@ from dataclasses import replace
 import numpy as np
 
 from ...vendor import Node, PortableGraph, PostOp, Scaling
-from .native import fused
+from .common import PRODUCTS
+from .library import fused
 from .quantize import is_dequantize, is_quantize
-from .views import VIEWS, is_read_once, move_up
+from .views import VIEWS, move_up, only_reader
 
-#: kinds whose primitives take scales and zero points
-PRODUCTS = ("convolution", "deconvolution", "matmul")
 #: kinds whose result is the same for a source of any zero point
 _NORMALIZATIONS = ("softmax", "layer_normalization")
 #: kinds that give each element of the result some element of the source
@@ -102,7 +101,7 @@ class Links:
 
     def only_reader(self, tensor: int) -> Node | None:
         """The one node that reads ``tensor``; ``None`` if it is read elsewhere too."""
-        return self.nodes.readers(tensor)[0] if is_read_once(self.graph, tensor) else None
+        return only_reader(self.graph, tensor)
 
     # ---------------------------------------------------------------- movements
     def raise_quantize(self, node: Node) -> None:

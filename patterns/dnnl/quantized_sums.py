@@ -27,8 +27,9 @@ from itertools import takewhile
 import numpy as np
 
 from ...vendor import Node, PostOp, Scaling
+from .common import PRODUCTS
 from .quantize import is_quantize
-from .quantized_links import PRODUCTS, RANGES, Links, kept
+from .quantized_links import RANGES, Links, kept
 
 
 def round_before_points(links: Links, node: Node) -> None:

@@ -6,10 +6,22 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+from tvm.relax import op as R
 from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import GraphBuilder, Value, register_lowering, require
-from .common import BYTES, Match, canonical_layout, floats, from_layout, ints, pattern, require_float, to_layout
+from .common import (
+    BYTES,
+    Match,
+    canonical_layout,
+    floats,
+    from_layout,
+    ints,
+    pattern,
+    require_float,
+    size_of,
+    to_layout,
+)
 from .nan import is_nan, keeps_nan, mean_of_rows, nan_where, once
 
 #: the least float32; padding of this value never wins a maximum
@@ -99,9 +111,7 @@ def adaptive_average(g: GraphBuilder, call: Any) -> Value:
     shape = from_layout(g.shape_of(call.ty), out_layout, canonical)
     kernel = []
     for size, out in zip(src.shape[2:], shape[2:], strict=True):
-        require(isinstance(size, int) and isinstance(out, int), "adaptive pooling with a symbolic shape")
-        assert isinstance(size, int)
-        assert isinstance(out, int)
+        size, out = (size_of(dim, "adaptive pooling with a symbolic shape") for dim in (size, out))
         require(out > 0 and size % out == 0, f"adaptive pooling of {size} to {out}: the windows differ in size")
         kernel.append(size // out)
     return to_layout(g, _emit(g, src, shape, "avg_exclude_padding", kernel), canonical, out_layout)
@@ -133,10 +143,19 @@ def _padded_max_pool(g: GraphBuilder, match: Match) -> Value:
     return _pool(g, match["root"], g.value(match["x"]), *_padding(match))
 
 
-for _op in _MAX:
-    _x = wildcard()
-    _pad = is_op("relax.nn.pad")(_x)
-    pattern(f"padded_{_op.rpartition('.')[2]}", is_op(_op)(_pad), {"x": _x, "pad": _pad}, _padded_max_pool)
+def _register(rank: int) -> None:
+    def example(x: Any) -> Any:
+        padded = R.nn.pad(x, [0, 0, 0, 0] + [1, 0] * rank, "constant", float("-inf"))
+        return getattr(R.nn, f"max_pool{rank}d")(padded, (3,) * rank)
+
+    x = wildcard()
+    pad = is_op("relax.nn.pad")(x)
+    root, shape = is_op(f"relax.nn.max_pool{rank}d")(pad), (2, 3, 7, 5, 6)[: 2 + rank]
+    pattern(f"padded_max_pool{rank}d", root, {"x": x, "pad": pad}, _padded_max_pool, example, shape)
+
+
+for _rank in (1, 2, 3):
+    _register(_rank)
 
 _ALGORITHMS = {
     "relax.sum": "sum",

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import relax
+from tvm.relax import op as R
 from tvm.relax.dpl import is_op, wildcard
 
 from ...vendor import Dim, GraphBuilder, Reject, Value, register_lowering, require, static_shape
-from .common import FLOATS, Match, ints, movable, pattern, product, require_float, require_movable
+from .common import FLOATS, Match, ints, movable, pattern, product, require_float, require_movable, size_of
 
 _RESHAPES = [
     "relax.reshape",
@@ -120,13 +121,11 @@ def split(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
     """Consecutive slices along one axis."""
     src, axis = movable(g, call), int(call.attrs.axis)
     axis %= src.ndim
-    require(isinstance(src.shape[axis], int), f"split of the symbolic axis {src.shape[axis]}")
-    parts, begin = [], 0
+    parts, begin, reason = [], 0, f"split of the symbolic axis {src.shape[axis]}"
+    size_of(src.shape[axis], reason)
     for field in call.ty.fields:
-        shape = g.shape_of(field)
-        parts.append(slice_axis(g, src, axis, begin, shape[axis]))
-        size = shape[axis]
-        assert isinstance(size, int)
+        size = size_of(g.shape_of(field)[axis], reason)
+        parts.append(slice_axis(g, src, axis, begin, size))
         begin += size
     return tuple(parts)
 
@@ -176,19 +175,12 @@ def _runs(indices: Sequence[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _static(src: Value, axis: int, op: str) -> int:
-    size = src.shape[axis]
-    if not isinstance(size, int):
-        raise Reject(f"{op} along the symbolic axis {size}")
-    return size
-
-
 @register_lowering("dnnl", "relax.flip")
 def flip(g: GraphBuilder, call: Any) -> Value:
     """An axis in reverse order; a long one becomes a `take` first."""
     src = movable(g, call)
     axis = int(call.attrs.axis) % src.ndim
-    size = _static(src, axis, "flip")
+    size = size_of(src.shape[axis], f"flip along the symbolic axis {src.shape[axis]}")
     return gather_axis(g, src, axis, range(size)[::-1], f"an axis of {size} from back to front") if size else src
 
 
@@ -318,7 +310,7 @@ def padded_sides(mode: str, size: int, before: int, after: int) -> tuple[list[in
 
 
 def _padded(g: GraphBuilder, src: Value, axis: int, before: int, after: int, mode: str) -> Value:
-    size = _static(src, axis, f"{mode} padding")
+    size = size_of(src.shape[axis], f"{mode} padding along the symbolic axis {src.shape[axis]}")
     sides = padded_sides(mode, size, before, after)
     if sides is None:
         raise Reject(f"{mode} padding {before},{after} of an axis of {size}")
@@ -356,7 +348,13 @@ def _register() -> None:
     apart = is_op("relax.reshape")(x, wildcard())
     permute = is_op("relax.permute_dims")(apart)
     root = is_op("relax.reshape")(permute, wildcard())
-    pattern("channel_shuffle", root, {"x": x, "apart": apart, "permute": permute}, _channel_shuffle)
+    parts = {"x": x, "apart": apart, "permute": permute}
+    pattern("channel_shuffle", root, parts, _channel_shuffle, _shuffle_example, (2, 6, 5, 7))
+
+
+def _shuffle_example(x: Any) -> Any:
+    apart = R.permute_dims(R.reshape(x, (2, 3, 2, 5, 7)), (0, 2, 1, 3, 4))
+    return R.reshape(apart, (2, 6, 5, 7))
 
 
 _register()

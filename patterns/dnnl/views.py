@@ -47,6 +47,11 @@ def is_read_once(graph: PortableGraph, tensor: int) -> bool:
     return tensor not in graph.outputs and graph.nodes.read_count(tensor) == 1
 
 
+def only_reader(graph: PortableGraph, tensor: int) -> Node | None:
+    """The one node that reads ``tensor``; ``None`` if it is read elsewhere too."""
+    return graph.nodes.readers(tensor)[0] if is_read_once(graph, tensor) else None
+
+
 def move_up(
     graph: PortableGraph, place: Node, tensors: Iterable[int], may_move: Callable[[Node, int], bool] | None = None
 ) -> bool:

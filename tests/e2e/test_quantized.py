@@ -258,7 +258,7 @@ _WITHOUT_VNNI = """
 from dataclasses import replace
 import numpy as np
 from tests.patterns.dnnl.test_quantized import link, within_a_step
-from tvm_byoc_dnnl.patterns.dnnl.native import describe
+from tvm_byoc_dnnl.patterns.dnnl.library import describe
 
 def product(case):
     (graph,) = case.graphs()

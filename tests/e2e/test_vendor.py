@@ -12,7 +12,7 @@ import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
 from tests.harness import Case, assert_right, const, data
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
-from tvm_byoc_dnnl.patterns.dnnl import native
+from tvm_byoc_dnnl.patterns.dnnl import library
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 from tvm_byoc_dnnl.vendors.portable import portable_codegen
 
@@ -98,7 +98,7 @@ def test_a_predicate_keeps_what_it_rejects():
 @pytest.mark.native
 def test_two_namespaces_with_constants_of_their_own(tmp_path):
     """Each is built by itself, and neither loses what the other has."""
-    byoc.register_namespace("second", codegen=portable_codegen("second", native.create_module), probe=native.probe)
+    byoc.register_namespace("second", codegen=portable_codegen("second", library.create_module), probe=library.probe)
     byoc.register_lowering("second", "relax.add", namespace("dnnl").lowerings["relax.add"])
     case = Case(
         lambda x, w, c: relax.op.matmul(relax.op.tan(relax.op.add(relax.op.matmul(x, w), c)), w),

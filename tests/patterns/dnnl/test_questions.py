@@ -13,7 +13,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
 from tvm_byoc_dnnl.core.verdict import Reject
 from tvm_byoc_dnnl.graph.graph import PortableGraph
-from tvm_byoc_dnnl.patterns.dnnl import native
+from tvm_byoc_dnnl.patterns.dnnl import library
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 pytestmark = pytest.mark.native
@@ -39,9 +39,9 @@ def questions(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
         asked.extend(arguments[0] if name == "Probe" else ())
         return library_call(name, *arguments)
 
-    library_call = native.library.call
+    library_call = library.call
     with monkeypatch.context() as patched:
-        patched.setattr(native.library, "call", call)
+        patched.setattr(library, "call", call)
         byoc.partition(module)
     assert len(asked) == len(set(asked))
     return len(asked)
@@ -65,7 +65,7 @@ def test_what_is_asked_at_once_changes_no_verdict(monkeypatch: pytest.MonkeyPatc
 
     def probe_many(graphs: Sequence[PortableGraph]) -> list[Reject | None]:
         asked.extend(graph.to_json(anonymous=True) for graph in graphs)
-        return native.probe_many(graphs)
+        return library.probe_many(graphs)
 
     partitioned = []
     for way in (probe_many, None):
