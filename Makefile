@@ -71,7 +71,7 @@ $(ZOO): $(DEPS)
 build: $(NATIVE)  ## the virtual environment and the native library
 
 demo: $(NATIVE)  ## ResNet-50: stock TVM, this package and ONNX Runtime, in one table
-	@$(PY) -m bench.demo $(ARGS)
+	@$(PY) -m bench resnet50 --engines byoc,onnxruntime,tvm $(ARGS)
 
 # Runs the targets $(1), each with its output, whether the others fail or not; says which failed, and fails then.
 EACH = passed=; failed=; for part in $(1); do \
@@ -298,10 +298,14 @@ bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ##* placement by measur
 	@PYTHONPATH=$(BUILD)/vendors $(PY) -m $(subst -,.,$@) $(ARGS)
 
 bench-load: $(NATIVE) $(PEERS)  ##* load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
-	@$(PY) -m bench.load $(ARGS)
-
 bench-dynamic: $(NATIVE) $(PEERS)  ##* what open sizes cost over fixed ones, and a new size: ARGS='decoder --small' to try it
-	@$(PY) -m bench.dynamic $(ARGS)
+bench-company: $(NATIVE) $(PEERS)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
+bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ##* quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
+bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ##* how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
+bench-weights: $(NATIVE) $(PEERS)  ##* compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
+bench-language: $(NATIVE) $(PEERS)  ##* language models beside the peers that are installed: ARGS='generate SmolLM2-135M', ARGS=products, or ARGS=error
+bench-load bench-dynamic bench-company bench-int8 bench-drift bench-weights bench-language:
+	@$(PY) -m $(subst -,.,$@) $(ARGS)
 
 # Without their dependencies, which ask for another ONNX Runtime, TensorFlow and a desktop's OpenCV.
 $(BUILD)/applications: bench/applications.txt
@@ -309,9 +313,6 @@ $(BUILD)/applications: bench/applications.txt
 
 bench-applications: $(NATIVE) $(TORCH) $(BUILD)/applications  ##* applications that use ONNX Runtime, unchanged on this package: ARGS=rapidocr
 	@$(PY) -m bench.applications $(BUILD)/applications $(ARGS)
-
-bench-company: $(NATIVE) $(PEERS)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
-	@$(PY) -m bench.company $(ARGS)
 
 rates: $(NATIVE)  ##* this machine's description, by which implementations are chosen, measured in minutes without other work
 	@$(VENV)/bin/tvm-byoc tune --machine
@@ -321,21 +322,9 @@ bench-products: $(NATIVE)  ##* products with constant weights: oneDNN's two, our
 	  bench/products.cc -o $(BUILD)/bench_products -L$(VENV)/lib -ldnnl -Wl,-rpath,$(abspath $(VENV))/lib
 	@$(BUILD)/bench_products
 
-bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ##* quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
-	@$(PY) -m bench.int8 $(ARGS)
-
-bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ##* how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
-	@$(PY) -m bench.drift $(ARGS)
-
 .PHONY: docs-elementwise
 docs-elementwise: $(NATIVE)  ##* the errors of elementwise functions over all floats into docs/numerics.md; minutes for each: ARGS='log', ARGS='--every 17'
 	@$(PY) -m bench.elementwise $(ARGS)
-
-bench-weights: $(NATIVE) $(PEERS)  ##* compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
-	@$(PY) -m bench.weights $(ARGS)
-
-bench-language: $(NATIVE) $(PEERS)  ##* language models beside the peers that are installed: ARGS='generate SmolLM2-135M', ARGS=products, or ARGS=error
-	@$(PY) -m bench.language $(ARGS)
 
 docs: $(NATIVE)  ##+ write the generated pages of docs/ again
 	@$(PY) docs/generate.py

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 import tvm_byoc_dnnl as byoc
+from bench.weights import session_of
 from examples.open_models import decoder, encoder
 from tvm_byoc_dnnl.testing.models import light_model
 
@@ -56,12 +56,6 @@ def _step(model: onnx.ModelProto, past: int) -> dict[str, np.ndarray]:
     return {**feeds, "position_ids": np.array([[past]])}
 
 
-def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = _THREADS
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 class _OpenVino:
     """Results share memory with one of two requests, so that a step reads the cache that the last one wrote."""
 
@@ -83,7 +77,7 @@ class _OpenVino:
 
 
 def _peers(model: onnx.ModelProto) -> dict[str, Any]:
-    peers: dict[str, Any] = {"ONNX Runtime": _session(model)}
+    peers: dict[str, Any] = {"ONNX Runtime": session_of(model, _THREADS)}
     if importlib.util.find_spec("openvino") is not None:
         peers["OpenVINO"] = _OpenVino(model)
     return peers

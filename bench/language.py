@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 import tvm_byoc_dnnl as byoc
 from bench.generation import generate
-from bench.weights import best_of
+from bench.weights import best_of, session_of
 from tvm_byoc_dnnl.core._native import engine_info
 
 #: model → K and N of the products of a layer: queries, keys and values; attention; gate and up; down
@@ -53,14 +53,6 @@ def model_of(nodes: list[Any], constants: list[Any], k: int, n: int) -> onnx.Mod
     graph = helper.make_graph(nodes, "g", [value("x", shape=["rows", k])], [value("y", shape=["rows", n])], constants)
     imports = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
-
-
-def session_of(model: onnx.ModelProto, threads: int) -> Any:
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
 
 
 @click.group(invoke_without_command=True)

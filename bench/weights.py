@@ -49,6 +49,16 @@ def best_of(seconds: float, run: Callable[[], Any]) -> tuple[float, float]:
     return min(times), statistics.median(times)
 
 
+def session_of(model: onnx.ModelProto | str, threads: int) -> Any:
+    """The same model, or the file of it, in ONNX Runtime."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads
+    source = model if isinstance(model, str) else model.SerializeToString()
+    return onnxruntime.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
+
+
 def read_bandwidth(threads: int) -> float:
     """Bytes a second that so many threads read from memory."""
     parts = np.array_split(np.ones(1 << 27, "float32").view("int64"), threads)
@@ -144,8 +154,6 @@ def decoder() -> onnx.ModelProto:
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder for the models, which are made only once.")
 def measure_decoder(weights: str, threads: int, seconds: float, keep: Path | None) -> None:
     """One token, beside ONNX Runtime in float32."""
-    import onnxruntime
-
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,9 +163,7 @@ def measure_decoder(weights: str, threads: int, seconds: float, keep: Path | Non
         if not library.is_file():
             chosen = None if weights == "float32" else weights
             byoc.compile(str(model), weights=chosen).export_library(str(library))
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+        session = session_of(str(model), threads)
         runner = byoc.load(library)
         rng = np.random.default_rng(1)
         feeds = {

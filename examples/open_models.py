@@ -18,7 +18,7 @@ __all__ = ["decoder", "encoder", "image_network", "speech_decoder", "speech_enco
 _LOWEST = float(np.finfo("float32").min)
 
 
-class _Net:
+class Net:
     """Nodes and weights in the making."""
 
     def __init__(self, seed: int) -> None:
@@ -102,7 +102,7 @@ def encoder(
     layers: int = 12, width: int = 768, heads: int = 12, vocabulary: int = 30522, positions: int = 512, seed: int = 0
 ) -> onnx.ModelProto:
     """A text encoder of BERT's structure: inputs ``input_ids`` and ``attention_mask`` of open batch and length."""
-    net = _Net(seed)
+    net = Net(seed)
     ids, mask = "input_ids", "attention_mask"
     length = net.dim(ids, 1)
     places = net("Slice", np.arange(positions)[None], np.array([0]), length, np.array([1]))
@@ -137,7 +137,7 @@ def image_network(width: int = 32, depth: int = 3, seed: int = 0) -> onnx.ModelP
     The first way back up copies pixels to the size of the picture before it, the others convolve transposed and are cut
     to it.
     """
-    net = _Net(seed)
+    net = Net(seed)
     widths = [width << level for level in range(depth + 1)]
     x, channels, kept = "image", 3, []
     for level, own in enumerate(widths):
@@ -161,7 +161,7 @@ def image_network(width: int = 32, depth: int = 3, seed: int = 0) -> onnx.ModelP
     )
 
 
-def _grown(net: _Net, x: str, like: str) -> str:
+def _grown(net: Net, x: str, like: str) -> str:
     """``x`` resized to the height and width of ``like``, as exporters write ``interpolate(size=...)``."""
     sides = net("Concat", net.dim(like, 2), net.dim(like, 3), axis=0)
     front = net("Slice", net("Shape", x), np.array([0]), np.array([2]), np.array([0]))
@@ -187,7 +187,7 @@ def decoder(
     layer ``past_<i>_key`` and ``past_<i>_value`` (batch, kv_heads, past, part of the width); outputs ``logits`` and
     ``present_<i>_key`` and ``present_<i>_value``.
     """
-    net = _Net(seed)
+    net = Net(seed)
     groups, size = kv_heads or heads, width // heads
     ids, mask = "input_ids", "attention_mask"
     # Small beside what the layers add: otherwise every token would be followed by itself.
@@ -225,7 +225,7 @@ def decoder(
     return net.model(inputs, {"logits": (logits, ("batch", "length", vocabulary)), **present})
 
 
-def _repeated(net: _Net, x: str, groups: int, heads: int, size: int) -> str:
+def _repeated(net: Net, x: str, groups: int, heads: int, size: int) -> str:
     """Keys or values of each group for all of its queries' heads, as exporters write ``repeat_kv``."""
     if groups == heads:
         return x
@@ -243,7 +243,7 @@ def speech_encoder(
 
     ``is_cross``: it also gives ``present_key_cross_<i>`` and ``present_value_cross_<i>`` for each layer of the decoder.
     """
-    net, size = _Net(seed), width // heads
+    net, size = Net(seed), width // heads
     x, channels = "audio_features", 80
     for stride in (1, 2):
         weight = net.weight(width, channels, 3, std=(3 * channels) ** -0.5)
@@ -280,7 +280,7 @@ def speech_decoder(
     Inputs are ``input_ids`` (batch, length), ``past_key_self_<i>`` and ``past_value_self_<i>`` (batch, heads, past,
     part of the width), and what the encoder gives, as ``past_key_cross_<i>`` and ``past_value_cross_<i>``.
     """
-    net, size, ids = _Net(seed), width // heads, "input_ids"
+    net, size, ids = Net(seed), width // heads, "input_ids"
     past, length = net.scalar_dim("past_key_self_0", 2), net.scalar_dim(ids, 1)
     total = net("Add", past, length)
     places = net("Range", past, total, np.int64(1))

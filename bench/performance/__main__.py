@@ -7,18 +7,18 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import onnx
 
+import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.report.measured import Roof, roof
+from tvm_byoc_dnnl.report.measured import Roof, StepTime, roof
 from tvm_byoc_dnnl.testing.bench import Engine, Settings, choose_engines, run
 
 from . import LIMIT, MODELS, Entry, entry, keep, load, machine, without_samples
-from .page import page_of, write
-from .picture import draw
-from .roofline import layers
+from .page import draw, page_of, write
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 _LAYERS = 4
@@ -41,7 +41,36 @@ def _roofline(each: Entry, limit: Roof) -> dict:
     with TemporaryDirectory() as folder:
         path = str(Path(folder, "model.onnx"))
         onnx.save(model, path)
-        return layers(path, list(each.inputs_of(model).values()), limit, _LAYERS)
+        return _layers(path, list(each.inputs_of(model).values()), limit)
+
+
+def _name(step: StepTime) -> str:
+    what = " + ".join(op.removeprefix("relax.").removeprefix("nn.") for op in step.source) or step.kind
+    shape = step.layouts[-1].rpartition(":")[2] if step.layouts else ""
+    return f"{what} → {shape}" if shape else what
+
+
+def _layers(path: str, inputs: Any, limit: Roof) -> dict[str, Any]:
+    """The layers of a model that lose most time against the roof, and the sums over all of them."""
+    report = byoc.profile(byoc.compile(path), inputs, repeat=10)
+    rows = []
+    for step in report.steps:
+        size = step.bytes
+        least = limit.seconds(step.flops, size)
+        names = {"layer": _name(step), "implementation": step.implementation}
+        numbers = {
+            "ms": step.seconds * 1e3,
+            "gflop": step.flops / 1e9,
+            "mbytes": size / 1e6,
+            "roof_ms": least * 1e3,
+        }
+        rows.append((names, numbers))
+    rows.sort(key=lambda row: row[1]["roof_ms"] - row[1]["ms"])
+    return {
+        "ms": sum(numbers["ms"] for _, numbers in rows),
+        "roof_ms": sum(min(numbers["roof_ms"], numbers["ms"]) for _, numbers in rows),
+        "layers": [{**names, **{k: round(v, 4) for k, v in numbers.items()}} for names, numbers in rows[:_LAYERS]],
+    }
 
 
 @click.command(context_settings={"show_default": True})

@@ -6,13 +6,34 @@ the file's name is the network's.
 
 from __future__ import annotations
 
-from tvm_byoc_dnnl.testing.bench.engines import ENGINES, Engine, Load
+from pathlib import Path
+
+import numpy as np
+
+from tvm_byoc_dnnl.testing.bench.engines import ENGINES, Engine, Load, Run
 
 __all__ = ["TORCH_ENGINES"]
 
 
 def _loader() -> Load:
-    from .engine import load
+    import torch
+    import torch._inductor.config
+    from torch.utils import _pytree
+
+    from bench.zoo.built import build
+
+    def load(path: str, threads: int, backend: str) -> tuple[Run, str]:
+        torch.set_num_threads(threads)
+        torch._inductor.config.freezing = True
+        net, _ = build(Path(path).stem)
+        fast = torch.compile(net, backend=backend)
+
+        def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
+            with torch.no_grad():  # freezing needs it
+                result = fast(*map(torch.from_numpy, inputs))
+            return [np.asarray(leaf) for leaf in _pytree.tree_leaves(result)]
+
+        return run, torch.__version__
 
     return load
 

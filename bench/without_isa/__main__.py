@@ -16,8 +16,7 @@ from pathlib import Path
 
 import click
 
-from . import HIDDEN, SETS, environment, has
-from .places import is_loadable
+from . import HIDDEN, SETS, environment, has, is_loadable
 
 
 def _libraries() -> Iterator[Path]:

@@ -7,11 +7,13 @@ downloaded at run time.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from onnx import helper
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.runtime.comparison import gap
 
-from .cache import cached
 from .inputs import MAKERS
 from .trained import FILES
 
@@ -34,6 +35,42 @@ _HERE = Path(__file__).parent
 # Another order of summation: a dot product of K terms is off by about sqrt(K)·2^-24 of the size of its terms, K is
 # at most a few thousand, and errors of some dozen layers add up. All but the rows below stay under a third of this.
 _TOLERANCE = 5e-5
+
+
+def _folder() -> Path:
+    """The folder of models: ``$XDG_CACHE_HOME`` or ``~/.cache``, below ``tvm_byoc_dnnl/zoo``."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tvm_byoc_dnnl" / "zoo"
+
+
+def _cached(name: str, make: Callable[[], onnx.ModelProto], sources: Iterable[Path], packages: Iterable[str]) -> Path:
+    """The file of a model, made when it is missing or when what makes it has changed.
+
+    Parameters
+    ----------
+    name : str
+        The model.
+    make : callable
+        Makes it.
+    sources : iterable of Path
+        The code that makes it.
+    packages : iterable of str
+        The distributions that make it.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    for package in packages:
+        digest.update(f"{package} {version(package)}".encode())
+    path = _folder() / f"{name}-{digest.hexdigest()[:12]}.onnx"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob(f"{name}-{'?' * 12}.onnx"):
+            old.unlink()
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        onnx.save(make(), unfinished)
+        unfinished.rename(path)  # another process never sees half a file
+    return path
 
 
 @dataclass(frozen=True)
@@ -89,7 +126,7 @@ class ZooModel:
         if self.is_file:
             return FILES[self.name].load()
         packages = [*_EXPORTERS, *([self.package] if self.package else [])]
-        return onnx.load(cached(self.name, self._export, [_HERE / "built.py", _HERE / "nets.py"], packages))
+        return onnx.load(_cached(self.name, self._export, [_HERE / "built.py", _HERE / "nets.py"], packages))
 
     def _export(self) -> onnx.ModelProto:
         from .built import to_onnx

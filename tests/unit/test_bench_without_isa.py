@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench.without_isa import HIDDEN, SETS, environment
+from bench.without_isa import HIDDEN, SETS, environment, is_loadable, places
 from bench.without_isa.__main__ import main
-from bench.without_isa.places import is_loadable, places
 
 #: prints what CPUID says in its leaf 7: EBX, ECX and EDX of part 0, EAX and EDX of part 1; the number of `trap` has
 #: the two bytes of CPUID in it
