@@ -75,7 +75,7 @@ from .whole import (
     inputs_of as inputs_of,
     wanted_of as wanted_of,
 )
-from .whole.table import CACHED_ATTENTION as CACHED_ATTENTION
+from .whole.own import CACHED_ATTENTION as CACHED_ATTENTION
 from .whole.recurrent import RECURRENT as RECURRENT, layer_of as layer_of
 
 VERSION = 1

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
+from tvm_byoc_dnnl.serve import Refusal
 from tvm_byoc_dnnl.serve.batching import Batcher, Queue, Waiting
-from tvm_byoc_dnnl.serve.refusals import Refusal
 
 
 def queue(*requests: tuple[int, str | None, float], most: int = 4, delay: float = 2.0) -> tuple[Queue, list[Waiting]]:

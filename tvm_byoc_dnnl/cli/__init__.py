@@ -13,9 +13,7 @@ import click
 
 from .. import __version__
 from ..core.errors import ArtifactError, ByocError, InputError, UnsupportedError
-from .build import bench, compile, emit, generate, new_backend, run
-from .inspect import check, diff, doctor, explain, inputs, lock, ops
-from .measure import profile, serve, tune, verify
+from . import build, inspect, measure
 
 __all__ = ["cli", "main"]
 
@@ -55,27 +53,10 @@ def cli() -> None:
     """
 
 
-_COMMANDS = (
-    explain,
-    inputs,
-    compile,
-    emit,
-    run,
-    bench,
-    profile,
-    verify,
-    tune,
-    lock,
-    check,
-    diff,
-    ops,
-    doctor,
-    generate,
-    serve,
-    new_backend,
-)
-for _command in _COMMANDS:
-    cli.add_command(_command)
+for _module in (build, inspect, measure):
+    for _command in vars(_module).values():
+        if isinstance(_command, click.Command):
+            cli.add_command(_command)
 for _command in (cli, *cli.commands.values()):
     _command.params.append(
         click.Option([_VERBOSE], is_flag=True, expose_value=False, help="Show where an error was raised.")

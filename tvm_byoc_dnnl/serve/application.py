@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..core.errors import ByocError
+from . import TOO_MANY, TOO_SLOW
 from .completions import Completions, error_record
 from .models import Models
-from .refusals import TOO_MANY, TOO_SLOW
 from .rest import LARGEST, Rest
 
 #: seconds in which requests that are being answered end

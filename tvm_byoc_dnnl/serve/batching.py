@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from .refusals import TOO_MANY, UNAVAILABLE, Refusal
+from . import TOO_MANY, UNAVAILABLE, Refusal
 
 
 @dataclass(eq=False)

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..core.errors import InputError
+from . import FAILED
 from .language import LanguageModel
-from .refusals import FAILED
 from .rest import Rest, error_answer
 from .tensors import read_json
 

@@ -9,8 +9,8 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from ..core.errors import InputError
+from . import BAD_REQUEST, FAILED, NOT_FOUND, TIMED_OUT, TOO_MANY, UNAVAILABLE
 from .models import Models, server_metadata
-from .refusals import BAD_REQUEST, FAILED, NOT_FOUND, TIMED_OUT, TOO_MANY, UNAVAILABLE
 from .rest import error_answer
 from .tensors import described, from_bytes, from_numbers, raw_bytes
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..text.generator import TextGenerator, TextStream
+from . import TIMED_OUT, TOO_MANY, Refusal, status_of
 from .metrics import Metrics
 from .models import Settings, Source
-from .refusals import TIMED_OUT, TOO_MANY, Refusal, status_of
 
 #: texts that are written at the same time, in one process
 _AT_ONCE = 16

@@ -22,9 +22,9 @@ from ..ir.fingerprint import content_key
 from ..pipeline.library_file import is_library
 from ..runtime.comparison import differences
 from ..runtime.runner import Runner, load
+from . import NOT_FOUND, TIMED_OUT, Refusal, status_of
 from .batching import Batcher, Queue
 from .metrics import Metrics
-from .refusals import NOT_FOUND, TIMED_OUT, Refusal, status_of
 from .tensors import DATATYPES
 
 _logger = logging.getLogger("tvm_byoc_dnnl")

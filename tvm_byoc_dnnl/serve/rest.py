@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..core.errors import InputError
+from . import FAILED, TOO_LARGE, TOO_SLOW, UNAVAILABLE, Refusal, status_of
 from .models import Models, server_metadata
-from .refusals import FAILED, TOO_LARGE, TOO_SLOW, UNAVAILABLE, Refusal, status_of
 from .tensors import HEADER, read_request, written_answer
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
