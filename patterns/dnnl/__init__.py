@@ -9,42 +9,29 @@ from ...vendor import portable_codegen, register_namespace
 from . import (
     activations,  # noqa: F401 - each registers its operators
     attention,
-    bfloat16,
-    common,
-    compressed,
-    conv,
+    compressed,  # noqa: F401
+    conv,  # noqa: F401
     elementwise,  # noqa: F401
     machine,
     matmul,  # noqa: F401
     norm,  # noqa: F401
     quantize,  # noqa: F401
-    quantized,
     recurrent,  # noqa: F401
     reduce,  # noqa: F401
     resize,  # noqa: F401
     shape,  # noqa: F401
 )
+from .common import OPTIONS
 from .library import EXAMINATION, create_module, describe, measure_candidates, probe, probe_many
-from .nan import FINITE_MATH, KEEP_NAN
 from .policy import DnnlPolicy, primitive_flops
 from .post_ops import fuse_post_ops
 from .program import create_source, emit, source_build, write_program
 from .resize import TakeTables
 
-_OPTIONS = {
-    FINITE_MATH: False,
-    KEEP_NAN: False,
-    **conv.OPTIONS,
-    **common.OPTIONS,
-    **compressed.OPTIONS,
-    **bfloat16.OPTIONS,
-    **quantized.OPTIONS,
-}
-
 register_namespace(
     "dnnl",
     codegen=portable_codegen(
-        "dnnl", create_module, create_source, source_build, _OPTIONS, measure_candidates, machine.measure
+        "dnnl", create_module, create_source, source_build, OPTIONS, measure_candidates, machine.measure
     ),
     probe=probe,
     probe_many=probe_many,

@@ -28,14 +28,10 @@ from typing import Any
 
 from ...vendor import Input, Node, PortableGraph, Reject, Tensor
 from . import library
-from .common import PRODUCTS, chosen
+from .common import PRODUCTS, option
 from .library import costs
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
-
-#: option → default: the dtype in which regions compute, and the operators that stay in float32, separated by commas
-OPTIONS = {"precision": "float32", "float32_ops": ""}
-_PRECISIONS = ("float32", "bfloat16", "auto")
 
 #: kinds of which constant weights alone are in bfloat16: their places
 _WEIGHTS = {"recurrent": (1, 2)}
@@ -62,7 +58,7 @@ def compute_in_bfloat16(graph: PortableGraph) -> None:
 
     These are edges of float32 if the option ``precision`` asks for it, and those that are bfloat16 in the model.
     """
-    is_wanted = _is_wanted(chosen(graph.options, "precision", _PRECISIONS))
+    is_wanted = _is_wanted(option(graph, "precision"))
     is_in_model = any(tensor.dtype == "bfloat16" for tensor in graph.tensors)
     if library.available() and (is_wanted or (is_in_model and _is_native())):
         Edges(graph, is_wanted, costs if _is_native() else None).run()
@@ -109,7 +105,7 @@ class Edges:
         self._outputs = set(graph.outputs)
         self._given = [tensor.dtype for tensor in graph.tensors]
         self._converted: dict[tuple[int, str], int] = {}
-        named = str(graph.options.get("float32_ops", ""))
+        named = str(option(graph, "float32_ops"))
         self._float32 = [name.strip() for name in named.split(",") if name.strip()]
         self._free: set[Node] = set()  # that may compute in either dtype
 

@@ -11,6 +11,7 @@ from tvm.relax.dpl import DFPattern, is_op
 from ...vendor import (
     Dim,
     GraphBuilder,
+    PortableGraph,
     Reject,
     Value,
     constant_numpy,
@@ -31,23 +32,48 @@ PRODUCTS = ("convolution", "deconvolution", "matmul")
 ARITHMETIC = ("add", "sub", "mul", "div", "max", "min")
 #: what quantised tensors are stored in
 BYTES = ("int8", "uint8")
-_PRODUCTS = ("auto", "bf16x2", "float32")
-#: how products of float32 with constant weights are computed where the CPU has AMX (docs/numerics.md)
-OPTIONS = {"products": "auto"}
 _MOVABLE = (*FLOATS, "bool", *BYTES)
 
 
-def algorithm(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The attribute ``alg`` of a product that says what the user's options say; none for the defaults."""
-    wanted = chosen(options, "products", _PRODUCTS)
-    return {} if wanted == "auto" else {"alg": wanted}
+#: option → the values that it may have, the default first
+_VALUES: dict[str, tuple[Any, ...]] = {
+    # whether Winograd's algorithm is used where it is faster, and at most how many results a tile has per axis: 2 gives
+    # smaller rounding errors
+    "fast_convolution": (True, False),
+    "winograd_tile": (4, 2),
+    # how products of float32 with constant weights are computed where the CPU has AMX (docs/numerics.md)
+    "products": ("auto", "bf16x2", "float32"),
+    # how sums of 8-bit products are computed on a CPU without VNNI
+    "int8": ("exact", "saturating"),
+    # the dtype in which regions compute
+    "precision": ("float32", "bfloat16", "auto"),
+    # whether NaN may be lost, for fewer primitives; and whether bounds pass one on, which Relax's operators do not
+    "finite_math": (False, True),
+    "keep_nan": (False, True),
+}
+#: option → its default
+OPTIONS: dict[str, Any] = {name: values[0] for name, values in _VALUES.items()}
+OPTIONS |= {
+    "float32_ops": "",  # operators that stay in float32, separated by commas
+    # the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by
+    # default the one that the model asks for; the engine reads these
+    "weights": "float32",
+    "activations": "stored",
+}
 
 
-def chosen(options: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
-    """The value of an option, by default the first of those that it may have."""
-    value = str(options.get(name, allowed[0]))
-    one_of(f"the option {name} of dnnl", value, allowed)
+def option(graph: PortableGraph, name: str) -> Any:
+    """The value of an option of the namespace for a graph."""
+    value = graph.options.get(name, OPTIONS[name])
+    if name in _VALUES:
+        one_of(f"the option {name} of dnnl", value, _VALUES[name])
     return value
+
+
+def algorithm(graph: PortableGraph) -> dict[str, Any]:
+    """The attribute ``alg`` of a product that says what the user's options say; none for the defaults."""
+    wanted = option(graph, "products")
+    return {} if wanted == "auto" else {"alg": wanted}
 
 
 def require_float(op: str, *values: Value) -> None:

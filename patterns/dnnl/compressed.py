@@ -19,10 +19,6 @@ from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 from ...vendor import ROUNDED, GraphBuilder, Value, block_of, constant_numpy, pattern_example, register_pattern, require
 from .common import Match, product, require_float
 
-#: the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by default
-#: the one that the model asks for; the engine reads these options
-OPTIONS = {"weights": "float32", "activations": "stored"}
-
 
 def _weights(data: Any, parts: dict[str, Any]) -> Any:
     real = is_op("relax.dequantize")(data, parts["scale"], parts["zero"])

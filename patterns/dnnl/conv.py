@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ...vendor import GraphBuilder, InputError, Value, dtype_of, register_lowering, require
-from .common import algorithm, canonical_layout, from_layout, ints, require_float, size_of, to_layout
-
-#: options of convolutions and their defaults: whether Winograd's algorithm is used where it is faster, and at most how
-#: many results a tile has per axis, 4 or 2 (smaller rounding errors)
-OPTIONS = {"fast_convolution": True, "winograd_tile": 4}
+from ...vendor import GraphBuilder, PortableGraph, Value, dtype_of, register_lowering, require
+from .common import algorithm, canonical_layout, from_layout, ints, option, require_float, size_of, to_layout
 
 
-def _algorithm(options: Mapping[str, Any]) -> dict[str, str]:
+def _algorithm(graph: PortableGraph) -> dict[str, str]:
     """The attribute ``alg`` that says what the user's options say; none for the defaults."""
-    fast, tile = options.get("fast_convolution", True), options.get("winograd_tile", 4)
-    if tile not in (2, 4):
-        raise InputError(f"the option winograd_tile of dnnl is {tile!r}; expected 2 or 4")
-    if not fast:
+    tile = option(graph, "winograd_tile")
+    if not option(graph, "fast_convolution"):
         return {"alg": "direct"}
-    return {"alg": "winograd_2x2"} if tile == 2 else algorithm(options)
+    return {"alg": "winograd_2x2"} if tile == 2 else algorithm(graph)
 
 
 def _split_groups(g: GraphBuilder, weights: Value, groups: int) -> Value:
@@ -60,7 +53,7 @@ def _lower(g: GraphBuilder, call: Any, kind: str, weight_order: str) -> Value:
         "pad_end": pad_end,
     }
     if kind == "convolution":
-        node.update(_algorithm(g.graph.options))
+        node.update(_algorithm(g.graph))
     out = g.emit(kind, [src, weights], shape, dtype_of(call.ty), **node)
     return to_layout(g, out, canonical, out_layout)
 

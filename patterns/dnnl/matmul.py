@@ -33,7 +33,7 @@ from .views import VIEWS, move_up
 
 def _product(g: GraphBuilder, a: Value, b: Value, shape: Sequence[Any], dtype: str) -> Value:
     """One node, with what the user's options say of it."""
-    return g.emit("matmul", [a, b], shape, dtype, **algorithm(g.graph.options))
+    return g.emit("matmul", [a, b], shape, dtype, **algorithm(g.graph))
 
 
 @register_lowering("dnnl", "relax.matmul")

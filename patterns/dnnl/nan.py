@@ -15,20 +15,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...vendor import Dim, GraphBuilder, Node, PortableGraph, Value
-from .common import product
+from .common import option, product
 from .views import VIEWS
 
-#: option: whether NaN may be lost, for fewer primitives
-FINITE_MATH = "finite_math"
-#: option: whether bounds pass a NaN on, which Relax's operators do not
-KEEP_NAN = "keep_nan"
 #: elementwise functions that answer a NaN with a bound; a relu with a slope does not
 _BOUNDS = ("relu", "clip", "hardsigmoid")
 
 
 def keeps_nan(graph: PortableGraph) -> bool:
     """Whether the slower form is needed to keep a NaN."""
-    return not graph.options.get(FINITE_MATH, False)
+    return not option(graph, "finite_math")
 
 
 def is_nan(g: GraphBuilder, value: Value) -> Value:
@@ -64,7 +60,7 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
 
 def keep_nan_of_bounds(graph: PortableGraph) -> None:
     """With the option, let relu, clip, maximum and minimum pass a NaN on, as ONNX Runtime does and TVM does not."""
-    if not graph.options.get(KEEP_NAN, False):
+    if not option(graph, "keep_nan"):
         return
     for node in list(graph.nodes):
         alg = node.attrs.get("alg")

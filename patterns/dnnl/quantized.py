@@ -19,7 +19,7 @@ import numpy as np
 
 from ...vendor import Input, Node, PortableGraph, Tensor
 from . import library
-from .common import ARITHMETIC, PRODUCTS, chosen
+from .common import ARITHMETIC, PRODUCTS, option
 from .quantize import is_quantize
 from .quantized_links import RANGES, Links
 from .quantized_sums import change_scale, join_product, read_sum, round_before_points
@@ -101,14 +101,9 @@ def _apply(links: Links, steps: list[Node], reals: np.ndarray) -> np.ndarray:
     return library.run(graph, arguments)[0]
 
 
-#: option → default: how sums of 8-bit products are computed on a CPU without VNNI
-OPTIONS = {"int8": "exact"}
-_INT8 = ("exact", "saturating")
-
-
 def read_integers(graph: PortableGraph) -> None:
     """Let movements, pooling and products read the integers that are dequantised for them."""
-    may_saturate = chosen(graph.options, "int8", _INT8) == "saturating"
+    may_saturate = option(graph, "int8") == "saturating"
     if not _has_integers(graph):
         return
     links = Links(graph)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..calls.model import CallReport, ReportData
-from .text import render_text
+from .text import FIGURES_OF_A_REGION, figures_of, render_text
 
 _GAP_X, _GAP_Y, _HEIGHT = 26.0, 34.0, 40.0
 _ORDER_SWEEPS, _PLACE_SWEEPS = 8, 12
@@ -297,15 +297,15 @@ def render_html(report: ReportData, timing: Mapping[str, Any] | None = None) -> 
     repeats = find_repeats(report.calls)
     once = {**_of_calls(report, repeats), "repeats": [r.times for r in repeats]}
     drawings = {"calls": _of_calls(report, []), "repeats": once, "regions": _of_regions(report)}
+    tables = {"columns": FIGURES_OF_A_REGION, "rows": {r.name: figures_of(r) for r in report.regions}}
+    data = {"report": report, "drawings": drawings, "regions": tables, "timing": timing}
     parts = {
         "style": _file("page.css"),
         "script": "".join(map(_file, ("page.js", "times.js", "start.js"))),
         "title": html.escape(title),
         "text": html.escape(render_text(report)),
         # `<` is the only character that could end the script element early
-        "data": json.dumps(
-            {"report": report, "drawings": drawings, "timing": timing}, separators=(",", ":"), default=vars
-        ).replace("<", "\\u003c"),
+        "data": json.dumps(data, separators=(",", ":"), default=vars).replace("<", "\\u003c"),
     }
     page = _file("page.html")
     for name, value in parts.items():

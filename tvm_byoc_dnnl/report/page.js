@@ -1,5 +1,5 @@
 "use strict";
-const { report, drawings, timing } = JSON.parse(document.getElementById("data").textContent);
+const { report, drawings, regions: regionTable, timing } = JSON.parse(document.getElementById("data").textContent);
 const calls = report.calls, $ = id => document.getElementById(id);
 const readers = calls.map(() => []);
 calls.forEach(c => c.inputs.forEach(i => readers[i].push(c.id)));
@@ -120,8 +120,8 @@ const tabs = {
       ...g[0].reasons.map(r => el("div", { class: "why" }, r)),
       el("p", {}, ...linked(g.slice(0, 12).map(c => c.id)), g.length > 12 ? ` and ${g.length - 12} more` : "")]) : [el("p", {}, "Nothing stays with TVM.")];
   }],
-  regions: [`Regions (${report.regions.length})`, () => [el("table", {}, head("region", ">calls", ">FLOP", ">bytes", ">reorders"), ...report.regions.map(r =>
-    row(() => selectRegion(r.name), el("td", {}, chip(r.name), r.name), num(String(r.ops)), num(quantity(r.flops)), num(quantity(r.bytes)), num(r.reorders === null ? "?" : String(r.reorders)))))]],
+  regions: [`Regions (${report.regions.length})`, () => [el("table", {}, head("region", ...regionTable.columns.map(name => ">" + name)), ...report.regions.map(r =>
+    row(() => selectRegion(r.name), el("td", {}, chip(r.name), r.name), ...regionTable.rows[r.name].map(num))))]],
   misses: [`Near misses (${missed.length})`, () => missed.length ? missed.map(c => el("div", {}, el("h3", {}, link(c.id)),
     ...c.near_misses.map(m => el("div", { class: "why" }, el("b", {}, m.pattern), ` (${m.matched} of ${m.of}): ${m.reason}`)))) : [el("p", {}, "No pattern came near without matching.")]],
   calls: [`Calls (${calls.length})`, () => [callTable(calls)]],

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..calls.model import CallReport, Candidate, ReportData
+from ..calls.model import CallReport, Candidate, RegionReport, ReportData
 from ..vendors.namespaces import HOST
 
 
@@ -132,17 +132,24 @@ def _summary(report: ReportData) -> Iterable[RenderableType]:
     )
 
 
+#: the columns of a table of regions, for a terminal and for the page
+FIGURES_OF_A_REGION = ("calls", "FLOP", "bytes", "reorders")
+
+
+def figures_of(region: RegionReport) -> list[str]:
+    """The cells of these columns."""
+    reorders = "?" if region.reorders is None else str(region.reorders)
+    return [str(region.ops), quantity(region.flops), quantity(region.bytes), reorders]
+
+
 def _regions(report: ReportData) -> Iterable[RenderableType]:
     largest = sorted(report.regions, key=lambda r: -r.flops)[:_MAX_REGIONS]
     shown = [r for r in report.regions if r in largest]
-    columns = [("name", "left"), *((name, "right") for name in ("calls", "FLOP", "bytes", "reorders")), ("", "wide")]
+    columns = [("name", "left"), *((name, "right") for name in FIGURES_OF_A_REGION), ("", "wide")]
     rows = (
         (
             region.name + (f" ×{region.uses}" if region.uses > 1 else ""),
-            str(region.ops),
-            quantity(region.flops),
-            quantity(region.bytes),
-            "?" if region.reorders is None else str(region.reorders),
+            *figures_of(region),
             _operators(c for c in report.calls if c.region == region.name),
         )
         for region in shown

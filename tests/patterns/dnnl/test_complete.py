@@ -121,6 +121,11 @@ def test_a_lowering_has_refusals(lowering):
     assert refused().intersection(ops), f"add a row of {' or '.join(ops)} to REFUSE: `refuse('name', 'reason', ...)`"
 
 
+def test_no_operator_has_a_lowering_and_a_reason_against_it():
+    ns = namespace(NAMESPACE)
+    assert not ns.lowerings.keys() & ns.unsupported.keys(), "take them out of _UNSUPPORTED in patterns/dnnl/policy.py"
+
+
 @cache
 def matched() -> set[str]:
     """The patterns that took a row's calls."""
