@@ -20,13 +20,14 @@ from .core.errors import (
 from .core.verdict import Reject as Reject, require as require
 from .graph.builder import GraphBuilder as GraphBuilder, Value as Value
 from .graph.graph import (
+    Constant as Constant,
     Dim as Dim,
     Input as Input,
     PortableGraph as PortableGraph,
     Tensor as Tensor,
     evaluate as evaluate,
 )
-from .graph.node_list import Node as Node, PostOp as PostOp, Scaling as Scaling
+from .graph.node_list import Node as Node, NodeList as NodeList, PostOp as PostOp, Scaling as Scaling
 from .graph.sizes import trial_sizes as trial_sizes, whole_factor as whole_factor
 from .ir.tvm_compat import (
     buffer_loads as buffer_loads,

@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 import tvm
 
-from ...vendor import InputError, native
+from ...vendor import Constant, Input, InputError, Node, NodeList, PortableGraph, Tensor, native
 from . import library
 
 Layer = dict[str, Any]  #: its text, and of each candidate what `DescribeCosts` says and its seconds
@@ -104,7 +104,7 @@ def _measured(threads: int, tell: Callable[[str], None]) -> tuple[list[Layer], f
     return layers, wake, _MOVED / max(moving - wake, 1e-9)
 
 
-def _graph_of(text: str) -> dict[str, Any]:
+def _graph_of(text: str) -> PortableGraph:
     """A layer as a portable graph, behind a product that leaves nothing in a cache and what writes its source."""
     kind, dtype, *rest = text.split()
     source, weights = ([int(n) for n in part.split(",")] for part in rest[:2])
@@ -121,41 +121,33 @@ def _graph_of(text: str) -> dict[str, Any]:
     of_weights, of_result = ("int8", "int32") if is_bytes else (dtype, dtype)
     tensors = [(dtype, source), ("float32", [1, _FAR]), (of_weights, weights), ("float32", [_FAR, _FAR])]
     tensors += [("float32", [1, _FAR]), (of_result, result)]
-    nodes = [_node("matmul", [1, 3], 4, alg="auto"), _node(kind, [0, 2], 5, **attrs)]
+    behind = Node(kind, (0, 2), (5,), attrs)
+    nodes = [Node("matmul", (1, 3), (4,), {"alg": "auto"}), behind]
     if not is_bytes:  # its source is in a cache
         tensors.append((dtype, source))
-        nodes[1:] = [_node("eltwise", [0], 6, alg="relu", alpha=0.0, beta=0.0), _node(kind, [6, 2], 5, **attrs)]
+        nodes.insert(1, Node("eltwise", (0,), (6,), {"alg": "relu", "alpha": 0.0, "beta": 0.0}))
+        behind.inputs = (6, 2)
     return _graph(tensors, 2, {"weights": 2, "many": 3}, nodes, [4, 5])
 
 
-def _node(kind: str, inputs: list[int], output: int, **attrs: Any) -> dict[str, Any]:
-    return {"kind": kind, "inputs": inputs, "outputs": [output], "attrs": attrs}
-
-
 def _graph(
-    tensors: Sequence[tuple[str, list[int]]],
+    tensors: Sequence[tuple[str, Sequence[int]]],
     inputs: int,
     constants: Mapping[str, int],
-    nodes: Sequence[Mapping[str, Any]],
-    outputs: Sequence[int],
-) -> dict[str, Any]:
-    return {
-        "format": "tvm_byoc_dnnl.graph",
-        "version": 1,
-        "name": "layer",
-        "tensors": [{"name": "t", "dtype": dtype, "shape": shape} for dtype, shape in tensors],
-        "inputs": [{"tensor": tensor} for tensor in range(inputs)],
-        "constants": [{"tensor": tensor, "name": name} for name, tensor in constants.items()],
-        "nodes": list(nodes),
-        "outputs": list(outputs),
-    }
+    nodes: list[Node],
+    outputs: list[int],
+) -> PortableGraph:
+    given = [Input(tensor=tensor) for tensor in range(inputs)]
+    known = [Constant(tensor, name) for name, tensor in constants.items()]
+    types = [Tensor(dtype, tuple(shape)) for dtype, shape in tensors]
+    return PortableGraph("layer", types, given, known, NodeList(nodes), outputs)
 
 
 def _timed(text: str) -> Layer:
     """A layer with the seconds of its candidates; without candidates where the library has no choice."""
     graph = _graph_of(text)
-    costs = json.loads(library.call("DescribeCosts", json.dumps(graph)))
-    times = json.loads(library.call("MeasureCandidates", json.dumps(graph), _ROUNDS))["workloads"]
+    costs = json.loads(library.call("DescribeCosts", graph.to_json()))
+    times = library.measure_candidates(graph, _ROUNDS)["workloads"]
     own = next((key for key in costs if f"1x{_FAR} f32 {_FAR}x{_FAR}" not in key), "")
     known = {name: seconds for name, (seconds, _) in times.get(own, {}).items()}
     if not known and len(costs.get(own, {})) == 1:
@@ -163,19 +155,19 @@ def _timed(text: str) -> Layer:
     return {"layer": text, "candidates": [{**costs[own][n], "name": n, "seconds": known[n]} for n in known]}
 
 
-def _module(graph: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+def _module(graph: PortableGraph) -> tuple[Any, list[Any]]:
     """A module that runs a graph, and its arguments: zeros."""
-    names = [constant["name"] for constant in graph["constants"]]
-    module = library.call("ModuleCreate", graph["name"], json.dumps(graph), names)
-    tensors = [tvm.runtime.tensor(np.zeros(t["shape"], ml_dtypes.bfloat16 if t["dtype"] == "bfloat16" else t["dtype"]))
-               for t in graph["tensors"]]  # fmt: skip
-    module[f"__init_{graph['name']}"]([tensors[c["tensor"]] for c in graph["constants"]])
-    return module, [tensors[i] for i in (*(i["tensor"] for i in graph["inputs"]), *graph["outputs"])]
+    module = library.create_module(graph)
+    dtypes = {"bfloat16": ml_dtypes.bfloat16}
+    arrays = [np.zeros(tuple(map(int, t.shape)), dtypes.get(t.dtype, t.dtype)) for t in graph.tensors]  # type: ignore[arg-type]
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    module[f"__init_{graph.name}"]([tensors[c.tensor] for c in graph.constants])
+    return module, [*tensors[: len(graph.inputs)], *(tensors[i] for i in graph.outputs)]
 
 
-def _seconds_of_last_node(graph: Mapping[str, Any]) -> float:
+def _seconds_of_last_node(graph: PortableGraph) -> float:
     module, arguments = _module(graph)
-    last = len(graph["nodes"]) - 1
+    last = len(graph.nodes) - 1
     times = []
     for _ in range(_ROUNDS):
         steps = json.loads(module["profile"](*arguments))["steps"]
@@ -280,7 +272,7 @@ def _most(rows: Iterable[Mapping[str, Any]], dtype: str | None, place: int) -> f
 
 def _seconds_of_permute(shape: list[int]) -> float:
     made = [shape[i] for i in (0, 2, 3, 1)]
-    node = _node("permute", [0], 1, axes=[0, 2, 3, 1])
+    node = Node("permute", (0,), (1,), {"axes": [0, 2, 3, 1]})
     graph = _graph([("float32", shape), ("float32", made)], 1, {}, [node], [1])
     module, arguments = _module(graph)
     times = []
