@@ -7,82 +7,65 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+
+from examples.open_models import Net
 
 __all__ = ["COLLAGE"]
 
 
-class _Net:
-    """An ONNX graph while it is written; a value is its name, and its number of channels is known."""
+class _Net(Net):
+    """A network whose input is ``x``; the number of channels of each value is known."""
 
     def __init__(self, shape: Sequence[int]) -> None:
-        self._random, self._shape = np.random.default_rng(0), shape
-        self._nodes: list[Any] = []
-        self._weights: list[Any] = []
+        super().__init__(0)
+        self._shape, self._axes = shape, len(shape) - 2
         self.channels = {"x": shape[1]}
-        self._axes = len(shape) - 2
 
-    def op(self, kind: str, *inputs: str, channels: int = 0, **attributes: Any) -> str:
-        name = f"v{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, inputs, [name], **attributes))
+    def op(self, kind: str, *inputs: Any, channels: int = 0, **attributes: Any) -> str:
+        name: str = self(kind, *inputs, **attributes)
         self.channels[name] = channels or self.channels[inputs[0]]
         return name
-
-    def weight(self, *shape: int, scale: float = 0.1) -> str:
-        array = (self._random.standard_normal(shape) * scale).astype("float32")
-        return self.constant(array)
-
-    def constant(self, array: np.ndarray) -> str:
-        self._weights.append(numpy_helper.from_array(array, f"w{len(self._weights)}"))
-        return self._weights[-1].name
 
     def conv(
         self, x: str, channels: int, kernel: int, stride: int | Sequence[int] = 1, groups: int = 1, act: str = "Relu"
     ) -> str:
         """Convolution and activation; batch norms are folded already, as in a deployed model."""
         strides = [stride] * self._axes if isinstance(stride, int) else list(stride)
-        inputs = self.channels[x] // groups
-        weight = self.weight(
-            channels, inputs, *[kernel] * self._axes, scale=float(np.sqrt(2 / inputs / kernel**self._axes))
-        )
+        inputs, window = self.channels[x] // groups, [kernel] * self._axes
+        weight = self.weight(channels, inputs, *window, std=float(np.sqrt(2 / inputs / kernel**self._axes)))
         sizes = {"strides": strides, "pads": [kernel // 2] * 2 * self._axes, "group": groups}
-        y = self.op("Conv", x, weight, self.weight(channels), channels=channels, **sizes)
+        y = self.op("Conv", x, weight, self.weight(channels, std=0.1), channels=channels, **sizes)
         if act == "LeakyRelu":
             return self.op(act, y, alpha=0.1)
         return self.op(act, y) if act else y
 
     def pool(self, kind: str, x: str, kernel: int = 3, stride: int | Sequence[int] = 1) -> str:
         strides = [stride] * self._axes if isinstance(stride, int) else list(stride)
-        return self.op(
-            kind, x, kernel_shape=[kernel] * self._axes, strides=strides, pads=[kernel // 2] * 2 * self._axes
-        )
+        pads = [kernel // 2] * 2 * self._axes
+        return self.op(kind, x, kernel_shape=[kernel] * self._axes, strides=strides, pads=pads)
 
     def concat(self, *parts: str) -> str:
         return self.op("Concat", *parts, channels=sum(self.channels[p] for p in parts), axis=1)
 
     def classes(self, x: str, count: int = 1000) -> str:
         flat = self.op("Flatten", self.op("GlobalAveragePool", x))
-        return self.op("Gemm", flat, self.weight(self.channels[x], count), self.weight(count), channels=count)
+        weights = self.weight(self.channels[x], count, std=0.1), self.weight(count, std=0.1)
+        return self.op("Gemm", flat, *weights, channels=count)
 
-    def model(self, *outputs: str) -> onnx.ModelProto:
-        def tensor(name: str, shape: Sequence[int] | None) -> Any:
-            return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-
-        results = [tensor(name, None) for name in outputs]
-        graph = helper.make_graph(self._nodes, "net", [tensor("x", self._shape)], results, self._weights)
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        return onnx.shape_inference.infer_shapes(made)
+    def of(self, *outputs: str) -> onnx.ModelProto:
+        named = {f"y{i}": (name, None) for i, name in enumerate(outputs)}
+        return onnx.shape_inference.infer_shapes(self.model({"x": (onnx.TensorProto.FLOAT, self._shape)}, named))
 
 
 def _dcgan() -> onnx.ModelProto:
     """The generator of 64 by 64 pictures."""
     net, x = _Net((1, 100, 1, 1)), "x"
     for number, channels in enumerate((512, 256, 128, 64, 3)):
-        weight = net.weight(net.channels[x], channels, 4, 4, scale=0.02)
+        weight = net.weight(net.channels[x], channels, 4, 4, std=0.02)
         sizes = {"strides": [2, 2], "pads": [1] * 4} if number else {}
-        x = net.op("ConvTranspose", x, weight, net.weight(channels), channels=channels, **sizes)
+        x = net.op("ConvTranspose", x, weight, net.weight(channels, std=0.1), channels=channels, **sizes)
         x = net.op("Relu" if channels > 3 else "Tanh", x)
-    return net.model(x)
+    return net.of(x)
 
 
 def _bottlenecks(net: _Net, x: str, width: int, groups: int) -> str:
@@ -99,13 +82,13 @@ def _bottlenecks(net: _Net, x: str, width: int, groups: int) -> str:
 def _resnext50() -> onnx.ModelProto:
     """32 groups of 4 channels."""
     net = _Net((1, 3, 224, 224))
-    return net.model(_bottlenecks(net, net.pool("MaxPool", net.conv("x", 64, 7, 2), 3, 2), 128, 32))
+    return net.of(_bottlenecks(net, net.pool("MaxPool", net.conv("x", 64, 7, 2), 3, 2), 128, 32))
 
 
 def _resnet50_3d() -> onnx.ModelProto:
     """16 pictures of a film."""
     net = _Net((1, 3, 16, 112, 112))
-    return net.model(_bottlenecks(net, net.pool("MaxPool", net.conv("x", 64, 7, (1, 2, 2)), 3, 2), 64, 1))
+    return net.of(_bottlenecks(net, net.pool("MaxPool", net.conv("x", 64, 7, (1, 2, 2)), 3, 2), 64, 1))
 
 
 def _yolov3() -> onnx.ModelProto:
@@ -124,13 +107,13 @@ def _yolov3() -> onnx.ModelProto:
     outputs = []
     for channels, beside in ((512, None), (256, stages[3]), (128, stages[2])):
         if beside is not None:
-            scales = net.constant(np.array([1, 1, 2, 2], "float32"))
+            scales = np.array([1, 1, 2, 2], "float32")
             x = net.concat(net.op("Resize", conv(x, channels, 1), "", scales, mode="nearest"), beside)
         for _ in range(2):
             x = conv(conv(x, channels, 1), 2 * channels, 3)
         x = conv(x, channels, 1)
         outputs.append(net.conv(conv(x, 2 * channels, 3), 255, 1, act=""))
-    return net.model(*outputs)
+    return net.of(*outputs)
 
 
 def _nasnet_a() -> onnx.ModelProto:
@@ -158,7 +141,7 @@ def _nasnet_a() -> onnx.ModelProto:
         x = before = cell(x, before, width, stride)
         for _ in range(count):
             x, before = cell(x, before, width, 1), x
-    return net.model(net.classes(net.op("Relu", x)))
+    return net.of(net.classes(net.op("Relu", x)))
 
 
 #: name → builder

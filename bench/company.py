@@ -30,11 +30,10 @@ from tempfile import TemporaryDirectory
 import click
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from examples.open_models import decoder
+from examples.open_models import Net, decoder
 from tvm_byoc_dnnl.core.files import write_text
 from tvm_byoc_dnnl.frontends.onnx.inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench.engines import ENGINES
@@ -62,16 +61,10 @@ _COMPANY = {
 
 def _small() -> onnx.ModelProto:
     """Three layers of some dozens of microseconds each, as of a model that judges rows of a table."""
-    rng, rows, width = np.random.default_rng(0), 16, 512
-    nodes, weights = [], []
-    for i in range(3):
-        noise = rng.standard_normal((width, width), "float32") / np.float32(width**0.5)
-        weights.append(numpy_helper.from_array(noise, f"w{i}"))
-        nodes += [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"y{i}"])]
-        nodes += [helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"])]
-    first, last = (helper.make_tensor_value_info(x, TensorProto.FLOAT, (rows, width)) for x in ("x0", "x3"))
-    graph = helper.make_graph(nodes, "small", [first], [last], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    net, x, shape = Net(0), "x", (16, 512)
+    for _ in range(3):
+        x = net("Relu", net("MatMul", x, net.weight(512, 512, std=512**-0.5)))
+    return net.model({"x": (onnx.TensorProto.FLOAT, shape)}, {"y": (x, shape)})
 
 
 def _decoder_step(past: int = 64) -> onnx.ModelProto:

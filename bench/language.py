@@ -7,7 +7,6 @@ rounded to 8 bits, in one product and in a decoder with random weights, beside O
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from onnx import TensorProto, helper
 
 import tvm_byoc_dnnl as byoc
 from bench.generation import generate
-from bench.weights import best_of, session_of
+from bench.weights import in_turns, session_of
 from tvm_byoc_dnnl.core._native import engine_info
 
 #: model → K and N of the products of a layer: queries, keys and values; attention; gate and up; down
@@ -89,11 +88,7 @@ def products(models: tuple[str, ...], all_rows: str, levels: str, block: int, th
                         "ONNX Runtime": partial(session.run, None, {"x": x}),
                         "byoc": partial(runner.run_tvm, tensor),
                     }
-                    times: dict[str, list[float]] = {engine: [] for engine in runs}
-                    for _ in range(3):
-                        for engine, run in runs.items():
-                            times[engine].append(best_of(seconds / 3, run)[1])
-                    theirs, ours = (statistics.median(values) for values in times.values())
+                    theirs, ours = in_turns(runs, seconds, 3).values()
                     size = k * n // 2 + -(-k // block) * n * 4
                     ratio = f"ONNX Runtime {theirs * 1e6:9.1f} us, {theirs / ours:5.2f} times as long"
                     click.echo(

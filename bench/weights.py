@@ -10,8 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core._native import engine_info
 from tvm_byoc_dnnl.prepare.compression import compressed
+from tvm_byoc_dnnl.report.measured import roof
 
 DEPTH, COLUMNS = 4096, 32768
 LAYERS, WIDTH, HEADS, WORDS, PAST = 12, 768, 12, 50257, 128
@@ -59,12 +59,13 @@ def session_of(model: onnx.ModelProto | str, threads: int) -> Any:
     return onnxruntime.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
 
 
-def read_bandwidth(threads: int) -> float:
-    """Bytes a second that so many threads read from memory."""
-    parts = np.array_split(np.ones(1 << 27, "float32").view("int64"), threads)
-    with ThreadPoolExecutor(threads) as pool:
-        seconds, _ = best_of(2, lambda: list(pool.map(np.max, parts)))
-    return sum(part.nbytes for part in parts) / seconds
+def in_turns(runs: Mapping[str, Callable[[], Any]], seconds: float, turns: int) -> dict[str, float]:
+    """The median of the times of each call, in turns which take so many seconds together."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(turns):
+        for name, run in runs.items():
+            times[name].append(best_of(seconds / turns, run)[1])
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 @main.command()
@@ -72,7 +73,7 @@ def read_bandwidth(threads: int) -> float:
 @click.option("--rows", "all_rows", default="1,4,16", show_default=True)
 def bandwidth(threads: int, all_rows: str) -> None:
     """Gigabytes of weights a second."""
-    machine = read_bandwidth(threads)
+    machine = 1e9 * roof(threads).gbytes
     click.echo(f"a plain read: {machine / 1e9:.1f} GB/s")
     values = np.random.default_rng(0).standard_normal((DEPTH, COLUMNS), "float32")
     for weights, bits in (("int8", 8), ("int4", 4)):
@@ -175,11 +176,7 @@ def measure_decoder(weights: str, threads: int, seconds: float, keep: Path | Non
         click.echo(f"cosine of the logits {got @ want / np.linalg.norm(got) / np.linalg.norm(want):.5f}")
         tensors = runner.tensors((), feeds)
         runs = {"ONNX Runtime": lambda: session.run(None, feeds), "byoc": lambda: runner.run_tvm(*tensors)}
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(2):  # in turns
-            for name, run in runs.items():
-                times[name].append(best_of(seconds / 2, run)[1])
-        medians = {name: min(values) for name, values in times.items()}
+        medians = in_turns(runs, seconds, 2)
         for name, value in medians.items():
             click.echo(f"{name}: {value * 1e3:.2f} ms a token")
         click.echo(
