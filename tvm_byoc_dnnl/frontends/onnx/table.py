@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from .value import Node, Type, Value
 
 if TYPE_CHECKING:
@@ -85,7 +87,12 @@ def operator(
 
 def _bound(convert: Callable[..., Any]) -> Converter:
     parameters = list(inspect.signature(convert).parameters.values())[1:]
-    attributes = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    # Attributes are float32, their defaults as well.
+    attributes = {
+        p.name: float(np.float32(p.default)) if isinstance(p.default, float) else p.default
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY
+    }
     rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     has_node = any(p.name == "node" for p in parameters)
     needed = [p.default is p.empty for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "node"]

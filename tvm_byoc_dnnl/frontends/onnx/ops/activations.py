@@ -11,6 +11,7 @@ import numpy as np
 from ..emit import Emit, np_dtype
 from ..table import definition, operator
 from ..value import Node, Value
+from .casts import wide_float
 
 definition("Swish", since=24)
 
@@ -36,7 +37,7 @@ def _clip(e: Emit, node: Node, x: Value) -> Any:
             continue
         limit = e.reshape(bound, []) if bound.dims != () else bound
         if not limit.dtype.startswith(("int", "uint")) and not _is_number(limit):
-            limit = e.where(e.isnan(limit), none, limit)
+            limit = e.where(e.isnan(wide_float(e, limit)), none, limit)
         x = call(x, limit)
     return x
 
@@ -79,6 +80,8 @@ def softplus(e: Emit, x: Value) -> Any:
 
 def _celu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
     wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    if alpha < 0:
+        return e.cast(e.relu(wide) + e.minimum(alpha * (e.exp(wide / alpha) - 1), 0), x.dtype)
     return e.cast(alpha * _elu(e, wide / alpha), x.dtype)
 
 

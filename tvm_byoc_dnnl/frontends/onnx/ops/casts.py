@@ -122,6 +122,11 @@ def from_short_float(e: Emit, x: Value) -> Value:
     return computed(e, "from_float8", compute, x, e.const(table))
 
 
+def wide_float(e: Emit, x: Value) -> Value:
+    """Real numbers of a dtype that TVM asks for NaN and infinities; the values are the same."""
+    return x if x.dtype in ("float16", "float32", "float64") else from_short_float(e, x)
+
+
 def to_short_float(e: Emit, x: Value, dtype: str, saturates: bool) -> Value:
     """Numbers in float32, rounded half to even; what is too large is the largest number, or an infinity or NaN."""
     sign = _CODES[dtype] // 2

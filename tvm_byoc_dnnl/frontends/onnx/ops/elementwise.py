@@ -12,11 +12,12 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
+from ....ir.tvm_compat import dtype_of
 from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, numbers
-from .casts import from_short_float
+from .casts import wide_float
 from .computed import written
 from .shapes import MOST, few
 
@@ -137,6 +138,13 @@ def _binary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
     return convert
 
 
+def _are_equal(a: Any, b: Any) -> Any:
+    """TVM compares bools as if they were real numbers, which LLVM refuses."""
+    if dtype_of(a.ty) != "bool":
+        return relax.op.equal(a, b)
+    return relax.op.logical_not(relax.op.logical_xor(a, b))
+
+
 # ---- arithmetic -------------------------------------------------------------------------------------------
 
 #: operator, Relax's call, Python's function of two numbers, NumPy's of two arrays, and the result's dtype
@@ -144,7 +152,7 @@ _BINARY: list[tuple[str, Any, Any, Any, str]] = [
     ("Add", relax.op.add, python.add, np.add, ""),
     ("Sub", relax.op.subtract, python.sub, np.subtract, ""),
     ("Mul", relax.op.multiply, python.mul, np.multiply, ""),
-    ("Equal", relax.op.equal, _equal, np.equal, "bool"),
+    ("Equal", _are_equal, _equal, np.equal, "bool"),
     ("Greater", relax.op.greater, python.gt, np.greater, "bool"),
     ("GreaterOrEqual", relax.op.greater_equal, python.ge, np.greater_equal, "bool"),
     ("Less", relax.op.less, python.lt, np.less, "bool"),
@@ -170,6 +178,8 @@ operator("Div", value=_known(_of_numbers(_div)))(_binary(relax.op.divide))
 @operator("Mod", since=10, value=_known(_of_numbers(_mod)))
 def _modulo(e: Emit, node: Node, *, fmod: int = 0) -> Any:
     a, b = _same_dtype(e, node)
+    if a.dtype == "bfloat16":  # for which TVM has no such function, nor a power
+        return e.cast(e.onnx("Mod", *(e.cast(x, "float32") for x in (a, b)), fmod=fmod), "bfloat16")
     if fmod:
         return e.mod(a, b)
     if _is_integer(a):
@@ -207,11 +217,17 @@ def _unary(name: str) -> Callable[[Emit, Value], Any]:
     return lambda e, x: getattr(e, name)(x)
 
 
+def _of_integers(name: str) -> Callable[[Emit, Value], Any]:
+    """A function of real numbers, whose results are cut where it is of integers."""
+    return lambda e, x: e.cast(getattr(e, name)(e.cast(x, "float64") if _is_integer(x) else x), x.dtype)
+
+
 for _name in (
-    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Log"),
+    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Exp", "Floor", "Log"),
     *("Relu", "Round", "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
 ):
     operator(_name)(_unary(_name.lower()))
+operator("Erf")(_of_integers("erf"))
 operator("BitwiseNot")(_unary("bitwise_not"))
 operator("Abs", value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)))(_unary("abs"))
 operator("Neg", value=_known(python.neg))(_unary("negative"))
@@ -224,20 +240,15 @@ def _sign(e: Emit, x: Value) -> Any:
     """Of a NaN, the NaN: TVM's is a number. TVM has no sign of integers that have none."""
     if x.dtype.startswith("uint"):
         return e.minimum(x, 1)
-    return e.sign(x) if _is_integer(x) else e.where(e.isnan(_wide(e, x)), x, e.sign(x))
+    return e.sign(x) if _is_integer(x) else e.where(e.isnan(wide_float(e, x)), x, e.sign(x))
 
 
-def _wide(e: Emit, x: Value) -> Value:
-    """Real numbers of a dtype that TVM asks for NaN and infinities; the values are the same."""
-    return x if x.dtype in ("float16", "float32", "float64") else from_short_float(e, x)
-
-
-operator("IsNaN", since=9)(lambda e, x: e.isnan(_wide(e, x)))
+operator("IsNaN", since=9)(lambda e, x: e.isnan(wide_float(e, x)))
 
 
 @operator("IsInf", since=10)
 def _is_inf(e: Emit, x: Value, *, detect_positive: int = 1, detect_negative: int = 1) -> Any:
-    x = _wide(e, x)
+    x = wide_float(e, x)
     found = e.isinf(x)
     if detect_positive and detect_negative:
         return found
@@ -256,7 +267,8 @@ def _power(e: Emit, node: Node) -> Any:
         return e.cast(integer_power(e, e.cast(base, wide), e.cast(exponent, wide)), base.dtype)
     if _is_integer(base):
         return e.cast(e.power(e.cast(base, exponent.dtype), exponent), base.dtype)
-    return e.power(base, e.cast(exponent, base.dtype))
+    wide = "float32" if base.dtype == "bfloat16" else base.dtype
+    return e.cast(e.power(e.cast(base, wide), e.cast(exponent, wide)), base.dtype)
 
 
 @operator("PRelu")
@@ -321,6 +333,8 @@ def integer_power(e: Emit, base: Value, exponent: Value) -> Value:
     """
     dtype = np.dtype(base.dtype)
     known = exponent.known if exponent.is_constant else None
+    sizes = (base + exponent).sizes
+    base, exponent = e.expand(base, sizes), e.expand(exponent, sizes)
     is_signed, bits = dtype.kind == "i", dtype.itemsize * 8
     # The lowest bit of an exponent below 0 says whether the inverse of -1 is -1, as it does above.
     highest = max(1, int(known.max(initial=0))) if known is not None else (1 << (bits - is_signed)) - 1

@@ -105,6 +105,8 @@ def _tile(e: Emit, node: Node, x: Value) -> Any:
 @operator("CumSum", since=11)
 def _running_sum(e: Emit, node: Node, x: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
     axis = int((node.ints(1, "its axis") or [0])[0])
+    if 0 in x.sizes:  # which TVM's operator divides by
+        return x
     x = e.flip(x, axis=axis) if reverse else x
     x = e.cumsum(x, axis=axis, exclusive=bool(exclusive))
     return e.flip(x, axis=axis) if reverse else x
@@ -383,7 +385,10 @@ def _tensor_scatter(e: Emit, node: Node) -> Any:
     return computed(e, "tensor_scatter", compute, past, update, e.cast(starts, "int64"))
 
 
-_READ = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+_READ = (
+    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
 
 
 @operator("BitCast", since=26)

@@ -158,6 +158,8 @@ def _product(e: Emit, a: _Term, b: _Term, kept: set[str]) -> _Term:
 def _cumulative(e: Emit, node: Node, data: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
     axis = int(node.known(1, "the axis").reshape(()))
     axis = axis % len(data.sizes)
+    if 0 in data.sizes:  # which TVM's operator divides by
+        return data
     turned = e.flip(data, axis=axis) if reverse else data
     made = e.cumprod(turned, axis=axis, exclusive=bool(exclusive))
     return e.flip(made, axis=axis) if reverse else made
