@@ -26,7 +26,8 @@ from .core.arrays import STORED
 from .core.errors import ByocError, InputError, UnsupportedError
 from .frontends import to_relax
 from .frontends.onnx.inputs import deciding_inputs, with_constants
-from .runtime.runner import Runner
+from .runtime.base import BaseRunner
+from .runtime.runner import lightest
 
 _KEPT = 8  # compiled forms of one model, the least recently used goes first
 
@@ -53,9 +54,9 @@ class PreparedModel(BackendRep):
         self.input_names = list(self._inputs)
         self.deciding = [name for name in deciding_inputs(model) if name in self._inputs]
         self._lock = Lock()
-        self._forms: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
+        self._forms: OrderedDict[tuple[Any, ...], BaseRunner] = OrderedDict()
         if not self.deciding:
-            self._forms[()] = Runner(self.build(model))
+            self._forms[()] = lightest(self.build(model))
 
     def build(self, model: onnx.ModelProto) -> Any:
         """The executable of one form of the model."""
@@ -85,13 +86,13 @@ class PreparedModel(BackendRep):
         results = (result,) if len(self.model.graph.output) == 1 else tuple(result)
         return tuple(_as_declared(r, o) for r, o in zip(results, self.model.graph.output, strict=True))
 
-    def _form(self, values: Mapping[str, np.ndarray]) -> Runner:
+    def _form(self, values: Mapping[str, np.ndarray]) -> BaseRunner:
         key = tuple((str(v.dtype), v.shape, v.tobytes()) for v in values.values())
         with self._lock:  # calls may come from several threads
             form = self._forms.get(key)
             if form is None:
                 tensors = {name: numpy_helper.from_array(v, name) for name, v in values.items()}
-                form = self._forms[key] = Runner(self.build(with_constants(self.model, tensors)))
+                form = self._forms[key] = lightest(self.build(with_constants(self.model, tensors)))
                 if len(self._forms) > _KEPT:
                     self._forms.popitem(last=False)
             self._forms.move_to_end(key)

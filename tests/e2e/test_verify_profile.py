@@ -119,6 +119,23 @@ def test_a_whole_model_beside_onnx_runtime(tmp_path, capsys):
     assert [o["output"] for o in json.loads(capsys.readouterr().out)["outputs"]] == ["y", "i"]
 
 
+def test_a_compiled_library_beside_the_model_that_it_was_built_from(tmp_path, broken):
+    path, file = tmp_path / "m.so", tmp_path / "m.onnx"
+    onnx.save(two_layers(), file)
+    byoc.compile(file).export_library(path)
+    for compiled in (path, byoc.load(path), byoc.load(path, runtime="tvm"), byoc.compile(file)):
+        report = verify(compiled, against=str(file))
+        assert report.ok and [o.output for o in report.outputs] == ["y", "i"]
+    for against in ("tvm", "onnxruntime", 3):
+        with pytest.raises(byoc.InputError, match=r"compiled already.*against='model.onnx'"):
+            verify(path, against=against)
+    broken("relax.tanh", lambda g, call: g.eltwise(g.value(call.args[0]), "logistic"))
+    byoc.compile(file).export_library(path)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(path), "--against", str(file)])
+    assert ended.value.code == 1
+
+
 def test_a_wrong_output_shows_the_wrong_region(broken):
     broken("relax.tanh", lambda g, call: g.eltwise(g.value(call.args[0]), "logistic"))
     report = verify(two_layers(), against="onnxruntime")

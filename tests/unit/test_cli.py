@@ -331,10 +331,18 @@ def divider(tmp_path):
 def test_inputs_are_listed_with_what_decides(tvm_byoc, resampler):
     status, out, err = tvm_byoc("inputs", resampler)
     assert status == 0
-    assert out == "x:0  float32[batch, ?]\nto   int64[2]  decides what is compiled\n"
+    assert out.splitlines() == [
+        "input   x:0    float32[batch, ?]",
+        "input   to     int64[2]  decides what is compiled",
+        "output  out.1  float32[…]",
+        "opset   ai.onnx 17",
+        "nodes   Relu 1, Reshape 1",
+        "weights 0.0 MB in 0 tensors",
+    ]
     assert err == f"to fix them: tvm-byoc explain {resampler} --shape x:0=1,128 --value to=NUMBERS\n"
-    rows = json.loads(tvm_byoc("inputs", resampler, "--json")[1])
-    assert rows[1] == {"name": "to", "dtype": "int64", "shape": [2], "decides": True}
+    found = json.loads(tvm_byoc("inputs", resampler, "--json")[1])
+    assert found["inputs"][1] == {"name": "to", "dtype": "int64", "shape": [2], "decides": True}
+    assert found["outputs"][0]["name"] == "out.1" and found["nodes"] == {"Relu": 1, "Reshape": 1}
 
 
 def test_a_model_that_cannot_be_imported_says_what_to_give(tvm_byoc, divider):

@@ -49,10 +49,12 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torc
 class CachedExecutable(ByocExecutable):
     """An executable that is a library in a cache, made from ``key``: it runs, and its export is a copy."""
 
+    path: Path
+
     def __init__(self, path: Path, key: str) -> None:
         module = library_file.load(path, key)
         super().__init__(module)
-        self._path = path
+        self.path = path
 
     def jit(self, **kwargs: Any) -> tvm.runtime.Module:
         return self.mod
@@ -65,7 +67,7 @@ class CachedExecutable(ByocExecutable):
                 f"cannot export {file_name} with {asked}: the model comes from a cache, where it is linked already; "
                 "compile it without cache_dir"
             )
-        with written(file_name) as aside, opened(self._path, follow=False) as entry, aside.open("wb") as copy:
+        with written(file_name) as aside, opened(self.path, follow=False) as entry, aside.open("wb") as copy:
             shutil.copyfileobj(entry, copy)
 
 

@@ -125,7 +125,7 @@ def emit(build: Build, output: Path) -> None:
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Counted calls.")
 @THREADS
 @click.option("-o", "--output", type=NEW_FILE, help="Write the outputs, under their names, to this .npz.")
-@json_option("Write times and outputs' shapes; - is standard output.")
+@json_option("Write times and outputs' shapes; without FILE to standard output.")
 def run(
     library: Path,
     inputs: Path | None,
@@ -149,7 +149,7 @@ def run(
     """
     from ..runtime.runner import load
 
-    check_outputs(output, json_file)
+    check_outputs(output)
     arrays = None if inputs is None else read_arrays(inputs)
     if arrays is not None and shapes:
         raise InputError("--shape is for random inputs; --inputs has arrays of their own shapes: leave one of them out")
@@ -216,7 +216,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @precision_options
 @click.option("--rounds", type=click.IntRange(1), help="Turns of each engine.  [default: 20; with --throughput 5]")
 @click.option("--throughput", is_flag=True, help="Requests per second and their latencies, one thread for each call.")
-@json_option("Write every sample to FILE; - is standard output.")
+@json_option("Write every sample to FILE; without it to standard output.")
 @click.option("--picture", type=NEW_FILE, help="Draw the times: a file .svg, .png or .pdf; needs Matplotlib.")
 def bench(
     models: Sequence[str],
@@ -247,7 +247,7 @@ def bench(
     from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
     from ..testing.bench import run as measure
 
-    check_outputs(json_file, picture)
+    check_outputs(picture)
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
     with_precision(DEFAULT_COMPILER, None, own)  # refuses what it does not know
@@ -278,7 +278,8 @@ def bench(
 @THREADS
 @CACHE_DIR
 @precision_options
-def generate(folder: Path, text: str, max_new_tokens: int | None, **others: Any) -> None:
+@json_option("Write the text, the numbers of tokens and the seconds; without FILE to standard output.")
+def generate(folder: Path, text: str, max_new_tokens: int | None, json_file: str | None, **others: Any) -> None:
     """Write what follows TEXT, with the language model in FOLDER or a file.
 
     \b
@@ -295,9 +296,15 @@ def generate(folder: Path, text: str, max_new_tokens: int | None, **others: Any)
     with progress(f"compiling {folder.name}"):
         generator = TextGenerator(folder, **settings)
     stream = generator.stream(text, max_new_tokens, **others)
+    pieces = []
     for piece in stream:
-        click.echo(piece, nl=False)
-    click.echo()
+        pieces.append(piece)
+        if json_file != "-":
+            click.echo(piece, nl=False)
+    if json_file != "-":
+        click.echo()
+    numbers = {n: getattr(stream, n) for n in ("prompt_tokens", "tokens", "prompt_seconds", "step_seconds")}
+    write_data(json.dumps({"text": "".join(pieces), **numbers}), json_file)
     rates = [
         f"{count} tokens{f', {of / seconds:.1f} tokens/s' if seconds else ''}"
         for count, of, seconds in (

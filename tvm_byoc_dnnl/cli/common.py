@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,14 +131,35 @@ FORMAT = click.option(
     help="The form of regions: modules that this package's library runs, or C source that calls the vendor's.",
 )  # fmt: skip
 THREADS = click.option("--threads", type=click.IntRange(1), help="Threads of each call.  [default: all cores]")
+
+
+def _limit_threads(_context: click.Context, _parameter: click.Parameter, value: int | None) -> None:
+    if value is not None:  # read once, when OpenMP and TVM's pool start
+        os.environ["OMP_NUM_THREADS"] = os.environ["TVM_NUM_THREADS"] = str(value)
+
+
+#: the same of all calls of this process, whatever makes them
+ALL_THREADS = click.option(
+    "--threads", type=click.IntRange(1), callback=_limit_threads, expose_value=False,
+    help="Threads of each call.  [default: all cores]",
+)  # fmt: skip
 CACHE_DIR = click.option(
     "--cache-dir", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again."
 )
 
 
-def json_option(text: str = "Write the data; - is standard output instead of the text.") -> Callable[[_F], _F]:
-    """The file for `write_data`."""
-    return click.option("--json", "json_file", metavar="FILE", help=text)
+def json_option(
+    text: str = "Write the data; without FILE to standard output, instead of the text.",
+) -> Callable[[_F], _F]:
+    """The file for `write_data`, which can be written."""
+
+    def checked(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+        check_outputs(value)
+        return value
+
+    return click.option(
+        "--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", callback=checked, help=text
+    )
 
 
 def _together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -240,10 +262,11 @@ def check_outputs(*files: Path | str | None, folder: Path | None = None) -> None
         check_outputs(folder)
 
 
-def write_data(text: str, file: str | None) -> None:
-    """Write JSON text to the file of an option ``--json``; ``-`` is standard output."""
+def write_data(text: str, file: str | None) -> bool:
+    """Write JSON text to the file of an option ``--json``; whether that leaves standard output to other text."""
     if file == "-":
         click.echo(text)
     elif file is not None:
         write_text(file, text + "\n")
         say(f"wrote {file}")
+    return file != "-"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +74,13 @@ def explain(
       tvm-byoc explain model.onnx --format source       also lists regions that cannot be source
       tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
     """
-    check_outputs(html_file, json_file)
+    check_outputs(html_file)
     report = _explained(build, output=output_format, **how)
     if html_file is not None:
         with progress(f"drawing {len(report.calls)} calls"):
             report.to_html(html_file)
         say(f"wrote {html_file}")
-    write_data(report.to_json(), json_file)
-    if json_file == "-":
+    if not write_data(report.to_json(), json_file):
         return
     is_terminal = sys.stdout.isatty()
     width = min(os.get_terminal_size().columns, 160) if is_terminal else _WIDTH
@@ -90,8 +88,8 @@ def explain(
 
 
 @click.command(short_help="Check this machine: versions, library, threads, conflicts.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> int:
+@json_option()
+def doctor(json_file: str | None) -> int:
     """Check this machine: versions, libraries, instructions, threads, OpenMP runtimes, conflicts.
 
     Exit status 1 means that something is broken; warnings alone give 0.
@@ -100,9 +98,7 @@ def doctor(as_json: bool) -> int:
 
     with progress("looking around"):
         findings = examine()
-    if as_json:
-        click.echo(json.dumps([asdict(f) for f in findings], indent=1))
-    else:
+    if write_data(json.dumps([asdict(f) for f in findings], indent=1), json_file):
         marks = {OK: click.style("ok", fg="green"), FAILURE: click.style("!!", fg="red", bold=True)}
         section = ""
         for finding in findings:
@@ -118,8 +114,8 @@ def doctor(as_json: bool) -> int:
 
 @click.command(short_help="List the operators that a compiler may take.")
 @click.argument("compiler", default=DEFAULT_COMPILER)
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def ops(compiler: str, as_json: bool) -> None:
+@json_option()
+def ops(compiler: str, json_file: str | None) -> None:
     """List the operators and patterns that COMPILER may take, how, and in which dtypes.
 
     \b
@@ -132,9 +128,8 @@ def ops(compiler: str, as_json: bool) -> None:
     from ..vendors.namespaces import namespace
 
     rows = support_of(namespace(registered([compiler])[0]))
-    if as_json:
-        fields = ("name", "how", "dtypes", "notes")
-        click.echo(json.dumps([{f: getattr(row, f) for f in fields} for row in rows], indent=1))
+    fields = ("name", "how", "dtypes", "notes")
+    if not write_data(json.dumps([{f: getattr(row, f) for f in fields} for row in rows], indent=1), json_file):
         return
     table = [(row.name, row.how, " ".join(row.dtypes), row.notes) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -164,11 +159,12 @@ def lock(build: Build, output: Path | None) -> None:
     announce(path)
 
 
-@click.command(short_help="List a model's inputs, and which of them decide what is compiled.")
+@click.command(short_help="List a model's inputs and outputs, and what it is made of.")
 @click.argument("model", type=EXISTING_FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-def inputs(model: Path, as_json: bool) -> None:
-    """List the inputs of MODEL, an .onnx file or a compiled library: name, dtype and shape.
+@json_option()
+def inputs(model: Path, json_file: str | None) -> None:
+    """List the inputs and outputs of MODEL, or of a compiled library: name, dtype and shape; of an .onnx file also its
+    opset, operators and weights.
 
     \b
       tvm-byoc inputs model.onnx
@@ -177,30 +173,60 @@ def inputs(model: Path, as_json: bool) -> None:
     Dims with a name are open: `--shape` fixes them. For an input that decides shapes or axes, give the
     value when you compile: `--value`.
     """
-    rows, deciding = _inputs_of(model)
-    if as_json:
-        click.echo(json.dumps([{**asdict(row), "decides": row.name in deciding} for row in rows], indent=1))
+    found = _signature(model) if is_library(model) or model.suffix == ".pt2" else _of_file(model)
+    if not write_data(json.dumps(found, indent=1), json_file):
         return
+    rows = [_Row(side=side, **row) for side in ("inputs", "outputs") for row in found[side]]
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
-        decides = "  decides what is compiled" if row.name in deciding else ""
-        click.echo(f"{row.name:<{width}}  {row.type_text}{decides}")
-    options = [shape_options([r for r in rows if r.name not in deciding])]
-    options += [f"--value {name}=NUMBERS" for name in deciding]
-    if any(options) and not is_library(model):
+        decides = "  decides what is compiled" if row.decides else ""
+        click.echo(f"{row.side[:-1]:<7} {row.name:<{width}}  {row.type_text}{decides}")
+    if "opset" not in found:
+        return
+    for title, numbers in (("opset", found["opset"]), ("nodes", found["nodes"])):
+        click.echo(f"{title:<7} " + ", ".join(f"{name or 'ai.onnx'} {n}" for name, n in numbers.items()))
+    click.echo(f"weights {found['weights']['bytes'] / 1e6:.1f} MB in {found['weights']['tensors']} tensors")
+    given = [row for row in rows if row.side == "inputs"]
+    options = [shape_options([row for row in given if not row.decides])]
+    options += [f"--value {row.name}=NUMBERS" for row in given if row.decides]
+    if any(options):
         say(f"to fix them: tvm-byoc explain {model} {' '.join(filter(None, options))}")
 
 
-def _inputs_of(model: Path) -> tuple[Sequence[TensorInfo], list[str]]:
+@dataclass(frozen=True)
+class _Row(TensorInfo):
+    """A line of `inputs`."""
+
+    side: str = ""
+    decides: bool = False
+
+
+def _signature(model: Path) -> dict[str, Any]:
     if is_library(model):
         from ..runtime.runner import described
 
-        return described(model).inputs, []
+        runner = described(model)
+        sides: Any = runner.inputs, runner.outputs
+    else:
+        from ..frontends import to_relax
+        from ..ir.signature import inputs_of, outputs_of
+
+        main = to_relax(model)["main"]
+        sides = inputs_of(main), outputs_of(main)
+    return {name: list(map(asdict, side)) for name, side in zip(("inputs", "outputs"), sides)}
+
+
+def _of_file(model: Path) -> dict[str, Any]:
     from ..frontends.onnx.importer import load_onnx
-    from ..frontends.onnx.inputs import deciding_inputs, model_inputs
+    from ..frontends.onnx.inputs import contents, deciding_inputs, described, model_inputs
 
     proto = load_onnx(model)
-    return model_inputs(proto), deciding_inputs(proto)
+    deciding = deciding_inputs(proto)
+    return {
+        "inputs": [{**asdict(row), "decides": row.name in deciding} for row in model_inputs(proto)],
+        "outputs": [asdict(described(value)) for value in proto.graph.output],
+        **contents(proto),
+    }
 
 
 def _lock_of(model: Path) -> Path:
@@ -222,11 +248,9 @@ def diff(before: Path, after: Path, json_file: str | None) -> int:
     """
     from ..report.lock import compare, make_lock
 
-    check_outputs(json_file)
     old, new = map(_report_of, (before, after))
     drift = compare(make_lock(old), new)
-    write_data(json.dumps({"lost": drift.lost, "changed": drift.changed, "lost_calls": drift.lost_calls}), json_file)
-    if json_file != "-":
+    if write_data(json.dumps(asdict(drift)), json_file):
         click.echo(drift.to_text() if drift else "every call runs where it did")
     for path, totals in ((before, old.totals), (after, new.totals)):
         say(f"{path.name}: {totals.offloaded_calls} of {totals.calls} calls offloaded, in {totals.regions} regions")
@@ -248,7 +272,8 @@ def _report_of(path: Path) -> ReportData:
 @click.argument("model", type=EXISTING_FILE)
 @click.option("--lock", "lock_file", type=EXISTING_FILE, help="The lock file.  [default: MODEL.lock]")
 @click.option("--exact", is_flag=True, help="Fail on every difference, also on calls that are offloaded now.")
-def check(model: Path, lock_file: Path | None, exact: bool) -> int:
+@json_option()
+def check(model: Path, lock_file: Path | None, exact: bool, json_file: str | None) -> int:
     """Fail when a call of MODEL runs elsewhere than its lock file says.
 
     Compilers, shapes, policy and precision are those of the lock file. Calls that a compiler now takes in addition, or
@@ -263,7 +288,7 @@ def check(model: Path, lock_file: Path | None, exact: bool) -> int:
     source = ModelFile(model, locked.values)
     settings = {"shapes": locked.shapes or None, "policy": locked.policy, **locked.precision}
     drift = compare(locked, _explained(Build(source, registered(locked.compilers), settings)))
-    if drift:
+    if write_data(json.dumps(asdict(drift)), json_file) and drift:
         click.echo(drift.to_text())
     if drift.lost or (drift and exact):
         say(f"{path} was written with: {locked.comment}; if the change is wanted: tvm-byoc lock {model}")

@@ -4,6 +4,7 @@ answers to requests over the network.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from ..pipeline.library_file import is_library
 from ..runtime.comparison import as_tolerances
 from .build import read_arrays
 from .common import (
+    ALL_THREADS,
     EXISTING_FILE,
     NEW_FILE,
     NEW_FOLDER,
@@ -54,7 +56,7 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
 )
 @THREADS
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of the table.")
-@json_option("Write the data; - is standard output instead of the table.")
+@json_option()
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page: timeline, roofline, the graph by time.")
 @click.option("--trace", type=NEW_FILE, help="Write a trace for chrome://tracing or Perfetto.")
 def profile(
@@ -81,7 +83,7 @@ def profile(
     from ..report.profile import profile as measure
     from ..runtime.runner import load
 
-    check_outputs(trace, html_file, json_file)
+    check_outputs(trace, html_file)
     arrays, model = _inputs(inputs), build.model
     with progress(f"preparing {model.name}") as show:
         if is_library(model.path):
@@ -100,8 +102,7 @@ def profile(
     if trace is not None:
         write_text(trace, report.to_chrome_trace())
         say(f"wrote {trace}")
-    write_data(report.to_json(), json_file)
-    if json_file != "-":
+    if write_data(report.to_json(), json_file):
         click.echo(report.to_text(top))
 
 
@@ -126,7 +127,9 @@ def _tolerance(given: Sequence[str]) -> float | dict[str, float] | None:
               help="Largest gap: a share of the largest value, of all or of DTYPE, or steps as in 'int8=1 step'. "
               "May be repeated.  [default: by dtype]")  # fmt: skip
 @click.option("--against", default="tvm", show_default=True, metavar="ENGINE",
-              help="Compare with tvm, region by region, or the whole model with onnxruntime.")  # fmt: skip
+              help="Compare with tvm, region by region, or the whole model with onnxruntime; a compiled library with "
+              "ONNX Runtime's outputs of this ONNX file.")  # fmt: skip
+@ALL_THREADS
 @json_option()
 def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against: str, json_file: str | None) -> int:
     """Run every region of MODEL by its compiler and by TVM alone on the same inputs; exit status 1 where they differ.
@@ -136,16 +139,15 @@ def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against
       tvm-byoc verify model.onnx --inputs in.npz --tolerance 1e-4
       tvm-byoc verify model.onnx --compiler my_npu --tolerance 'int8=1 step'
       tvm-byoc verify model.onnx --against onnxruntime
+      tvm-byoc verify model.so --against model.onnx
     """
     from ..report.verify import verify as compare
 
-    check_outputs(json_file)
     arrays, model = _inputs(inputs), build.model
     with progress(f"comparing {model.name} with {against}; large models take a while"):
         how = {**build.settings, "tolerance": _tolerance(tolerances), "against": against}
         report = compare(model.load(), arrays, compiler=build.compiler, **how)
-    write_data(report.to_json(), json_file)
-    if json_file != "-":
+    if write_data(report.to_json(), json_file):
         click.echo(report.to_text())
     return 0 if report.ok else 1
 
@@ -173,7 +175,9 @@ def _measure_machine(context: click.Context, _parameter: click.Parameter, value:
     "--machine", is_flag=True, is_eager=True, expose_value=False, callback=_measure_machine,
     help="Measure this machine instead, some minutes without other work, for the choices of all models to come.",
 )  # fmt: skip
-def tune(build: Build, database: Path, budget: float) -> None:
+@ALL_THREADS
+@json_option()
+def tune(build: Build, database: Path, budget: float, json_file: str | None) -> None:
     """Find by measurement which of the compilers, or TVM, should get which call of MODEL on this machine.
 
     Every time that is measured is kept in the database, also when you stop the search with Ctrl-C. With --machine
@@ -200,6 +204,11 @@ def tune(build: Build, database: Path, budget: float) -> None:
             options=with_precision(build.compiler, None, settings),
             progress=show,
         )
+    names = ("seconds", "default_seconds", "alone_seconds", "tried", "measured")
+    numbers = {n: getattr(found, n) for n in names}
+    say(f"{found.tried} placements compared, {found.measured} regions measured; kept in {database}")
+    if not write_data(json.dumps({"placement": dict(found), **numbers}, indent=1), json_file):
+        return
     for name, calls in sorted(Counter(found.values()).items(), key=lambda item: -item[1]):
         click.echo(f"{name:12s} {calls} calls")
     if found.seconds is None:
@@ -210,7 +219,6 @@ def tune(build: Build, database: Path, budget: float) -> None:
         click.echo(f"{1e3 * found.seconds:.3f} ms, by default {1e3 * found.default_seconds:.3f} ms")
     if found.choices is not None:
         click.echo("inside of the libraries: the implementations that were measured as the fastest")
-    say(f"{found.tried} placements compared, {found.measured} regions measured; kept in {database}")
 
 
 # ---- serve ------------------------------------------------------------------------------------------

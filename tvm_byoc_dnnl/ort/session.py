@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -22,7 +23,8 @@ from ..core.progress import progress
 from ..frontends.onnx.importer import load_onnx
 from ..frontends.onnx.inputs import deciding_inputs
 from ..onnx_backend import PreparedModel
-from ..runtime.runner import Runner
+from ..runtime.base import BaseRunner
+from ..runtime.runner import lightest
 from .foreign import ForeignSession
 from .options import (
     Fail,
@@ -59,6 +61,10 @@ class NodeArg:
         self._kind: str = info.type.WhichOneof("value") or "tensor_type"
         self.type: str = type_name(info.type)
         self.shape: list[int | str | None] = list(map(_size, tensor.shape.dim))
+
+    @cached_property
+    def _dtype(self) -> np.dtype:
+        return numpy_dtype(self._element)
 
     def __repr__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
@@ -149,7 +155,7 @@ class InferenceSession:
         self._outputs = {info.name: NodeArg(info) for info in proto.graph.output}
         self._metadata = ModelMetadata(proto)
 
-    def _compiled(self, proto: onnx.ModelProto) -> Runner | PreparedModel:
+    def _compiled(self, proto: onnx.ModelProto) -> BaseRunner | PreparedModel:
         settings: dict[str, Any] = {
             "threads": self._options.intra_op_num_threads or None,
             "cache_dir": os.environ.get(_CACHE) or _cache_folder(),
@@ -170,13 +176,13 @@ class InferenceSession:
             return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
         name = "a model" if isinstance(self._model, bytes) else Path(self._model).name
         with progress(f"Loading {name}, which is compiled at its first use …"):
-            return Runner(compile(model, shapes=fixed or None, **settings))
+            return lightest(compile(model, shapes=fixed or None, **settings))
 
     def _name_outputs(self) -> None:
         """Give outputs that the file says little of what the compiled model says."""
-        if not isinstance(self._runner, Runner):
+        if not isinstance(self._runner, BaseRunner):
             return
-        for argument, known in zip(self._outputs.values(), cast(Runner, self._runner).outputs):
+        for argument, known in zip(self._outputs.values(), cast(BaseRunner, self._runner).outputs):
             if not argument._element and known.dtype:
                 argument._element = int(onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(known.dtype)))
                 argument.type = tensor_type(argument._element)
@@ -299,7 +305,7 @@ class InferenceSession:
             value = value.numpy()
         if self._foreign is not None:
             return value
-        wanted = numpy_dtype(argument._element)
+        wanted = argument._dtype
         try:
             array = np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else wanted)
         except (TypeError, ValueError) as error:
@@ -307,25 +313,7 @@ class InferenceSession:
         if array.dtype != wanted:
             got = _type_of(array)
             raise InvalidArgument(f"Unexpected input data type. Actual: ({got}) , expected: ({argument.type})")
-        self._check_shape(argument, array)
         return array
-
-    def _check_shape(self, argument: NodeArg, array: np.ndarray) -> None:
-        if argument.name in self._inputs and array.ndim != len(argument.shape):
-            raise InvalidArgument(
-                f"Invalid rank for input: {argument.name} Got: {array.ndim} Expected: {len(argument.shape)} "
-                "Please fix either the inputs/outputs or the model."
-            )
-        wrong = [
-            f"index: {axis} Got: {got} Expected: {size}"
-            for axis, (got, size) in enumerate(zip(array.shape, argument.shape))
-            if isinstance(size, int) and got != size
-        ]
-        if wrong:
-            raise InvalidArgument(
-                f"Got invalid dimensions for input: {argument.name} for the following indices {', '.join(wrong)} "
-                "Please fix either the inputs/outputs or the model."
-            )
 
     def _run(self, wanted: list[str], feed: dict[str, Any], options: RunOptions | None) -> list[Any]:
         if self._foreign is None and any(name in self._stored_inputs for name in feed):
@@ -333,7 +321,10 @@ class InferenceSession:
         if self._foreign is not None:
             return self._foreign.run(wanted, feed, options)
         try:
-            values = self._runner(feed) if isinstance(self._runner, Runner) else self._runner.run(feed)
+            if isinstance(self._runner, BaseRunner):
+                values = self._runner(*[feed[name] for name in self._inputs])
+            else:
+                values = self._runner.run(feed)
             found = dict(zip(self._outputs, [values] if isinstance(values, np.ndarray) else values, strict=True))
         except UnsupportedError as error:  # the values of this call cannot be compiled for
             self._refused(error, fallback=True)

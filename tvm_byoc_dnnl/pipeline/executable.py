@@ -38,6 +38,8 @@ class ByocExecutable(VMExecutable):
 
     #: the threads of each call by a `Runner` that is made of it; the exported file does not say
     threads: int | None = None
+    #: the library that it is, where it comes from a cache
+    path: Path | None = None
 
     def __init__(self, mod: tvm.runtime.Module, target: tvm.target.Target | None = None) -> None:
         super().__init__(mod)

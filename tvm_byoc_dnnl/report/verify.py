@@ -31,7 +31,17 @@ from ..runtime.runner import Runner
 from ..tuning.database import with_places
 from ..vendors.hooks.lowering import with_known_shapes
 from ..vendors.namespaces import OPTIONS_ATTR
-from .measured import AGAINST, ONNXRUNTIME, TVM, OutputGap, beside_onnxruntime, is_onnx, tensors_of
+from .measured import (
+    AGAINST,
+    ONNXRUNTIME,
+    TVM,
+    OutputGap,
+    beside_onnxruntime,
+    is_compiled,
+    is_onnx,
+    runner_of,
+    tensors_of,
+)
 from .text import Shown, count
 
 Tolerance = float | Mapping[str, float] | None
@@ -131,7 +141,7 @@ class Verification(Shown):
             if r.culprit:
                 how = "alone" if r.alone else "together with the calls before it"
                 lines.append(f"      first wrong call: {r.culprit} ({r.pattern}), wrong {how}")
-        if not self.ok and not any(r.difference for r in self.regions):
+        if self.regions and not self.ok and not any(r.difference for r in self.regions):
             lines.append("each region is as TVM computes it: the import, TVM, or rounding in many layers differs")
         if not self.regions and not self.outputs:
             lines.append("no region: nothing is offloaded")
@@ -160,7 +170,7 @@ def verify(
     place: Mapping[str, str] | None = None,
     placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    against: str = TVM,
+    against: Any = TVM,
 ) -> Verification:
     """Run every region by its compiler and by TVM alone on the same inputs, and find the errors.
 
@@ -169,14 +179,16 @@ def verify(
     Parameters
     ----------
     model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
-        The model, partitioned already or not.
+        The model, partitioned already or not; or what `compile` or `load` returned, or the path of a library, with
+        ``against``.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
     compiler, shapes, precision, weights, activations, int8, policy, exclude, force, place, placement, options
         As in `compile`.
-    against : str
+    against : str, path or onnx.ModelProto
         ``"tvm"``, or ``"onnxruntime"``, for an ONNX model: its outputs are compared with those of ONNX Runtime, which
-        runs the graph as it is written; the regions only where an output is wrong.
+        runs the graph as it is written; the regions only where an output is wrong. For what is compiled, the ONNX
+        model whose outputs ONNX Runtime computes.
     tolerance : float or mapping, optional
         Largest gap that is accepted, or dtype → gap: ``{"int8": "1 step", "float32": 1e-4}``. By default that of the
         result's dtype in `comparison.TOLERANCES`, and what
@@ -193,12 +205,13 @@ def verify(
         As of `compile`; if ``against`` is unknown, or ONNX Runtime is not installed or refuses the model.
     """
     check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
+    if is_compiled(model):
+        return _of_compiled(model, inputs, against, tolerance)
     one_of("against", against, AGAINST)
     if against == ONNXRUNTIME and not is_onnx(model):
         raise InputError(f"against is {against!r}, and the model is a {type(model).__name__}; expected one of ONNX")
     policy, placement = with_names(policy, exclude, force), with_places(placement, place)
-    if isinstance(tolerance, Mapping):
-        tolerance = {**TOLERANCES, **as_tolerances(tolerance)}
+    tolerance = _by_dtype(tolerance)
     mod = imported = to_relax(model, shapes=shapes)
     precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     chosen = with_precision(compiler, options, precisions)
@@ -212,10 +225,8 @@ def verify(
     tensors = tensors_of(runner, inputs)
     arguments, outputs = _arguments(runner, regions, tensors)
     if against == ONNXRUNTIME:
-        given = dict(zip(runner.input_names, arrays_in(tensors), strict=True))
-        got = dict(zip((o.name for o in runner.outputs), outputs, strict=True))
         allowed = _tolerance(regions.values(), chosen) if tolerance is None else tolerance
-        report.outputs = beside_onnxruntime(model, given, got, allowed)
+        report.outputs = _output_gaps(runner, tensors, outputs, model, allowed)
         arguments = {} if report.ok else arguments
     for name, of_region in arguments.items():
         allowed = _tolerance([regions[name]], chosen) if tolerance is None else tolerance
@@ -224,6 +235,32 @@ def verify(
         plain = Runner(compile(imported, compiler, policy=policy, options=options))
         report.from_float32 = gap(outputs, arrays_in(plain.run_tvm(*tensors)))
     return report
+
+
+def _of_compiled(model: Any, inputs: Any, against: Any, tolerance: Any) -> Verification:
+    """The outputs of what has no regions to look into any more, beside those of the model that it was built from."""
+    if not is_onnx(against) or against in AGAINST:
+        raise InputError(
+            f"the model is compiled already, and against is {against!r}; give the ONNX model that it was built from, "
+            "against='model.onnx', or verify that model itself"
+        )
+    runner, tolerance = runner_of(model), _by_dtype(tolerance)
+    tensors = tensors_of(runner, inputs)
+    report = Verification(tolerance)
+    report.outputs = _output_gaps(runner, tensors, arrays_in(runner.run_tvm(*tensors)), against, tolerance)
+    return report
+
+
+def _by_dtype(tolerance: Any) -> Any:
+    return {**TOLERANCES, **as_tolerances(tolerance)} if isinstance(tolerance, Mapping) else tolerance
+
+
+def _output_gaps(
+    runner: Runner, tensors: Sequence[Any], outputs: Sequence[np.ndarray], model: Any, tolerance: Tolerance
+) -> list[OutputGap]:
+    given = dict(zip(runner.input_names, arrays_in(tensors), strict=True))
+    got = dict(zip((o.name for o in runner.outputs), outputs, strict=True))
+    return beside_onnxruntime(model, given, got, tolerance)
 
 
 def _tolerance(regions: Iterable[relax.Function], options: Mapping[str, Any]) -> float | None:

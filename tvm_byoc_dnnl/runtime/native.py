@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from functools import cached_property
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from .base import BaseRunner, Company, tensor_info
 
 _ABI = 1
 _ALIGNMENT = 64
+_TENSOR = "PiiP"  # tvm_byoc_tensor: data, dtype, rank, shape
 _SIZES_KEPT = 64
 # In the order of tvm_byoc_dtype and of tvm_byoc_status.
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "int8", "uint8", "bool", "float64", "int64")
@@ -41,8 +43,23 @@ _ERRORS = (None, InputError, InputIndexError, ArtifactError, UnsupportedError, N
 _OF_TVM = ("module", "entry", "run_tvm", "tensors", "random_tensors")
 
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (("data", c_void_p), ("dtype", c_int32), ("rank", c_int32), ("shape", ctypes.POINTER(c_int64)))
+class _Described(NamedTuple):
+    """Tensors of known shapes as `tvm_byoc_tensor`, but for the addresses of their data."""
+
+    pack: Callable[..., bytes]
+    fields: list[Any]
+    dims: list[Any]  # which are kept alive
+
+    @classmethod
+    def of(cls, codes: Sequence[int], shapes: Sequence[Sequence[int]]) -> _Described:
+        dims = [(c_int64 * len(shape))(*shape) for shape in shapes]
+        fields = [f for code, d in zip(codes, dims, strict=True) for f in (0, code, len(d), ctypes.addressof(d))]
+        return cls(Struct(_TENSOR * len(dims)).pack, fields, dims)
+
+    def at(self, arrays: Sequence[np.ndarray]) -> bytes:
+        fields = self.fields.copy()
+        fields[::4] = [array.__array_interface__["data"][0] for array in arrays]
+        return self.pack(*fields)
 
 
 class Library:
@@ -54,7 +71,7 @@ class Library:
                 self._library = ctypes.CDLL(str(path))
         except OSError as error:
             raise NativeLibraryError(f"cannot load {path}: {error}; install the package again") from error
-        model, tensors = c_void_p, ctypes.POINTER(_Tensor)
+        model, tensors = c_void_p, c_char_p
         for name, result, arguments in (
             ("abi", c_int32, ()),
             ("last_error", c_char_p, ()),
@@ -100,10 +117,10 @@ class _Model:
 
 
 class _Sizes(NamedTuple):
-    """What the shapes of the inputs decide: dims as C has them, and shape and dtype of each result."""
+    """What the shapes of the inputs decide: all of the call but addresses, and shape and dtype of each result."""
 
-    inputs: list[Any]
-    outputs: list[Any]
+    inputs: _Described
+    outputs: _Described
     results: list[tuple[tuple[int, ...], np.dtype]]
 
 
@@ -185,8 +202,8 @@ class NativeRunner(BaseRunner):
         self._library.trim()
 
     def _make_plans(self, model: _Model, arrays: list[np.ndarray]) -> None:
-        given = _tensors(arrays, self._input_codes, [_dims(array.shape) for array in arrays])
-        self._check(self._library.prepare(model.pointer, given, len(arrays)), arrays)
+        given = _Described.of(self._input_codes, [array.shape for array in arrays])
+        self._check(self._library.prepare(model.pointer, given.at(arrays), len(arrays)), arrays)
 
     def _call(self, model: _Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
         values = self._in_order(args, kwargs)
@@ -196,9 +213,9 @@ class NativeRunner(BaseRunner):
         results = [_empty(*each) for each in sizes.results]
         status = self._library.run(
             model.pointer,
-            _tensors(arrays, self._input_codes, sizes.inputs),
+            sizes.inputs.at(arrays),
             len(arrays),
-            _tensors(results, self._output_codes, sizes.outputs),
+            sizes.outputs.at(results),
             len(results),
         )
         self._check(status, arrays)
@@ -217,12 +234,12 @@ class NativeRunner(BaseRunner):
         for info, shape in zip(self.inputs, shapes):
             info.check(info.dtype, shape)
         check_symbols(self.inputs, shapes)
-        inputs = list(map(_dims, shapes))
-        outputs = [_dims([0] * len(info.shape or ())) for info in self.outputs]
-        places = (_Tensor * len(outputs))(*(_Tensor(None, 0, len(place), place) for place in outputs))
-        given = _tensors(arrays, self._input_codes, inputs)
-        self._check(self._library.shapes(model.pointer, given, len(arrays), places, len(places)), arrays)
-        results = [(tuple(place), np.dtype(info.dtype)) for place, info in zip(outputs, self.outputs)]
+        inputs = _Described.of(self._input_codes, shapes)
+        outputs = _Described.of(self._output_codes, [[0] * len(info.shape or ()) for info in self.outputs])
+        room = ctypes.create_string_buffer(outputs.pack(*outputs.fields))  # whose ranks are written
+        count = len(self.outputs)
+        self._check(self._library.shapes(model.pointer, inputs.at(arrays), len(arrays), room, count), arrays)
+        results = [(tuple(dims), np.dtype(info.dtype)) for dims, info in zip(outputs.dims, self.outputs)]
         if len(self._sizes) >= _SIZES_KEPT:
             self._sizes.clear()
         self._sizes[shapes] = sizes = _Sizes(inputs, outputs, results)
@@ -242,16 +259,6 @@ class NativeRunner(BaseRunner):
         if status == _MEMORY:
             raise OutOfMemoryError(f"the model's tensors need more memory than there is ({error})")
         raise error
-
-
-def _dims(shape: Sequence[int]) -> Any:
-    return (c_int64 * len(shape))(*shape)
-
-
-def _tensors(arrays: Sequence[np.ndarray], codes: Sequence[int], dims: Sequence[Any]) -> Any:
-    return (_Tensor * len(arrays))(
-        *[_Tensor(a.__array_interface__["data"][0], code, a.ndim, d) for a, code, d in zip(arrays, codes, dims)]
-    )
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from os import PathLike
 from typing import Any
@@ -26,6 +27,7 @@ from ..core.errors import (
 )
 from ..core.tensor_info import check_symbols
 from ..pipeline import library_file
+from ..pipeline.executable import ByocExecutable
 from ..pipeline.kv_cache import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
@@ -276,6 +278,14 @@ def load(
                     raise
         module = library_file.load(path)
     return Runner(module, **settings, options=options)
+
+
+def lightest(ex: ByocExecutable) -> Runner | NativeRunner:
+    """A runner of what `compile` returned: one without TVM where that is a library in a cache, which allows it."""
+    if ex.path is not None:
+        with suppress(ArtifactError, UnsupportedError):
+            return NativeRunner(ex.path, _library(), threads=ex.threads, beside=partial(Runner, ex))
+    return Runner(ex)
 
 
 class _Described(Runner):

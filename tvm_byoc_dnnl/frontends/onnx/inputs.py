@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,7 @@ from tvm import tirx
 from ...core.errors import InputError, UnsupportedError
 from ...core.tensor_info import TensorInfo, shape_options
 from ...ir.tvm_compat import analyzer
-from .structure import REDUCED, is_standard
+from .structure import REDUCED, graphs_of, is_standard, nodes_in
 
 Shapes = Mapping[str, Sequence["int | str"]]
 
@@ -27,7 +29,7 @@ _ANY = "?"  # an open dim that no other one is equal to
 
 def model_inputs(model: onnx.ModelProto) -> list[TensorInfo]:
     """Name, dtype and shape of each input, in the model's own words; a dim that has no name is ``?``."""
-    return [_info(value) for value in given_inputs(model)]
+    return [described(value) for value in given_inputs(model)]
 
 
 def given_inputs(model: onnx.ModelProto, shapes: Shapes | None = None) -> list[onnx.ValueInfoProto]:
@@ -39,7 +41,7 @@ def given_inputs(model: onnx.ModelProto, shapes: Shapes | None = None) -> list[o
     return [value for value in graph.input if value.name not in constants or value.name in (shapes or {})]
 
 
-def _info(value: onnx.ValueInfoProto) -> TensorInfo:
+def described(value: onnx.ValueInfoProto) -> TensorInfo:
     tensor = value.type.tensor_type
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else ""
     if not tensor.HasField("shape"):
@@ -48,10 +50,23 @@ def _info(value: onnx.ValueInfoProto) -> TensorInfo:
     return TensorInfo(value.name, dtype, tuple(d.dim_value if d.dim_value > 0 else d.dim_param or "?" for d in dims))
 
 
+def contents(model: onnx.ModelProto) -> dict[str, Any]:
+    """What a model is made of: its opsets, the number of nodes of each operator, and its weights."""
+    nodes = nodes_in(model.graph)
+    weights = [t for graph in (model.graph, *(g for n in nodes for g in graphs_of(n))) for t in graph.initializer]
+    weights += [a.t for n in nodes if n.op_type == "Constant" for a in n.attribute if a.name == "value"]
+    sizes = [math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in weights]
+    return {
+        "opset": {o.domain: o.version for o in model.opset_import},
+        "nodes": dict(Counter(n.op_type for n in nodes if n.op_type != "Constant").most_common()),
+        "weights": {"tensors": len(weights), "bytes": sum(sizes)},
+    }
+
+
 def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
     """Advice when a model cannot be imported: its inputs, and the options that can still be given; may be empty."""
     fixed = fixed_inputs(given_inputs(model, shapes), shapes)
-    inputs = [_info(value) for value in fixed if value.type.HasField("tensor_type")]
+    inputs = [described(value) for value in fixed if value.type.HasField("tensor_type")]
     is_open, deciding = any(not i.is_static for i in inputs), deciding_inputs(model)
     if not is_open and not deciding:
         return ""
@@ -66,7 +81,7 @@ def advice_on_inputs(model: onnx.ModelProto, shapes: Shapes) -> str:
 
 def fix_values(model: onnx.ModelProto, values: Mapping[str, Sequence[float]]) -> onnx.ModelProto:
     """A copy of a model with inputs turned into constants."""
-    infos = {i.name: _info(i) for i in model.graph.input}
+    infos = {i.name: described(i) for i in model.graph.input}
     tensors = {}
     for name, value in values.items():
         info = infos.get(name)
@@ -151,7 +166,7 @@ def _renamed(value: onnx.ValueInfoProto, names: Mapping[str, set[str]]) -> onnx.
 
 
 def _dims_text(value: onnx.ValueInfoProto) -> str:
-    shape = _info(value).shape
+    shape = described(value).shape
     return "of any shape" if shape is None else f"({', '.join(map(str, shape))})"
 
 
