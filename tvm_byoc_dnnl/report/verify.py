@@ -22,6 +22,7 @@ from ..api.compile import DEFAULT_COMPILER, PRECISIONS, compile, partition, with
 from ..core.errors import InputError, check_types, one_of
 from ..frontends import to_relax
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
+from ..partitioning.merge import longest
 from ..pipeline import PIPELINE
 from ..pipeline.regions import settle_regions
 from ..regions.cost import RegionPolicy, with_names
@@ -352,14 +353,13 @@ def _first_wrong(
     region: Any, calls: Sequence[Any], arguments: Sequence[Any], expected: Mapping[Any, _Right]
 ) -> int | None:
     """Index of the first call whose result is wrong, by bisection: calls that read a wrong result are wrong, too."""
-    low, high = 0, len(calls)
-    while low < high:
-        middle = (low + high) // 2
-        if expected[calls[middle]].difference(_offloaded(_until(region, calls[middle]), arguments)):
-            high = middle
-        else:
-            low = middle + 1
-    return low if low < len(calls) else None
+
+    def works(count: int) -> bool:
+        last = calls[count - 1]
+        return not expected[last].difference(_offloaded(_until(region, last), arguments))
+
+    right = longest(works, len(calls), 0)
+    return right if right < len(calls) else None
 
 
 def _until(region: relax.Function, last: Any) -> relax.Function:
