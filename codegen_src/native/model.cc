@@ -74,15 +74,15 @@ Model::Model(const ModelFile& file, int threads)
   }
 }
 
-/// Finds the region of each call, and in whose memory each value is: the first value that another
-/// shape was given to, or the value itself.
+/// Finds the region of each call that has one, and in whose memory each value is: the first value
+/// that another shape was given to, or the value itself.
 void Model::LinkCalls() {
   const Graph& graph = program_.graph;
   for (size_t value = 0; value < graph.tensors.size(); ++value)
     homes_.push_back(static_cast<int>(value));
   for (const RegionCall& call : program_.calls) {
     if (call.region.empty()) {
-      homes_[call.outputs[0]] = homes_[call.inputs[0].tensor];
+      if (call.op == nullptr) homes_[call.outputs[0]] = homes_[call.inputs[0].tensor];
       called_.push_back(nullptr);
       continue;
     }
@@ -168,6 +168,14 @@ Model::Sizes Model::MakeSizes(std::vector<int64_t> symbols) const {
 std::vector<int64_t> Model::BindCall(size_t index, const Sizes& sizes) const {
   const RegionCall& call = program_.calls[index];
   const auto& shapes = sizes.shapes;
+  if (call.op != nullptr) {
+    std::vector<Dims> operands;
+    for (const Input& input : call.inputs) operands.push_back(shapes[input.tensor]);
+    if (!Fits(*call.op, operands, shapes[call.outputs[0]]))
+      Fail(ErrorKind::kInput, program_.graph.name, ": ", call.op->name, " cannot make ",
+           Join(shapes[call.outputs[0]]), " of ", Join(operands[0]));
+    return {};
+  }
   if (called_[index] == nullptr) {
     const Dims& from = shapes[call.inputs[0].tensor];
     const Dims& to = shapes[call.outputs[0]];
@@ -204,11 +212,13 @@ void Model::PlaceValues(Sizes* sizes) const {
     buffer.index = static_cast<int>(index);
   };
   for (size_t i = 0; i < graph.inputs.size(); ++i) settle(graph.inputs[i].tensor, Home::kInput, i);
+  for (size_t i = 0; i < graph.constants.size(); ++i)
+    settle(graph.constants[i].tensor, Home::kConstant, i);
   for (size_t i = 0; i < graph.outputs.size(); ++i) settle(graph.outputs[i], Home::kOutput, i);
   std::vector<std::vector<int>> steps;
   for (size_t i = 0; i < program_.calls.size(); ++i) {
     const RegionCall& call = program_.calls[i];
-    if (called_[i] == nullptr) continue;
+    if (IsView(i)) continue;
     steps.emplace_back();
     for (const Input& input : call.inputs) {
       if (input.tensor >= 0) steps.back().push_back(homes_[input.tensor]);
@@ -230,12 +240,15 @@ void Model::Run(const std::vector<Dims>& shapes, const std::vector<void*>& input
   std::vector<void*> values;
   for (size_t value = 0; value < sizes->buffers.size(); ++value) {
     const Buffer& buffer = sizes->buffers[homes_[value]];
-    values.push_back(buffer.home == Home::kInput    ? inputs[buffer.index]
-                     : buffer.home == Home::kOutput ? outputs[buffer.index]
-                                                    : arena.data.get() + buffer.offset);
+    const void* constant =
+        buffer.home == Home::kConstant ? program_.constants[buffer.index].data() : nullptr;
+    values.push_back(buffer.home == Home::kInput      ? inputs[buffer.index]
+                     : buffer.home == Home::kOutput   ? outputs[buffer.index]
+                     : buffer.home == Home::kConstant ? const_cast<void*>(constant)  // only read
+                                                      : arena.data.get() + buffer.offset);
   }
   for (size_t i = 0; i < program_.calls.size(); ++i) {
-    if (called_[i] != nullptr) RunCall(i, *sizes, values);
+    if (!IsView(i)) RunCall(i, *sizes, values);
   }
   const Graph& graph = program_.graph;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -248,6 +261,14 @@ void Model::Run(const std::vector<Dims>& shapes, const std::vector<void*>& input
 
 void Model::RunCall(size_t index, const Sizes& sizes, const std::vector<void*>& values) {
   const RegionCall& call = program_.calls[index];
+  if (call.op != nullptr) {
+    auto tensor = [&](int value) {
+      return IndexTensor{values[value], program_.graph.tensors[value].dtype, sizes.shapes[value]};
+    };
+    std::vector<IndexTensor> operands;
+    for (const Input& input : call.inputs) operands.push_back(tensor(input.tensor));
+    return tvm_byoc_dnnl::Run(*call.op, operands, tensor(call.outputs[0]));
+  }
   std::vector<void*> inputs, outputs;
   for (const Input& input : call.inputs)
     inputs.push_back(input.tensor < 0 ? nullptr : values[input.tensor]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that is calls of regions alone, loaded from the file that export_library wrote and run
-// without TVM.
+// A model that is calls of regions and index arithmetic, loaded from the file that export_library
+// wrote and run without TVM.
 #ifndef TVM_BYOC_DNNL_NATIVE_MODEL_H_
 #define TVM_BYOC_DNNL_NATIVE_MODEL_H_
 
@@ -68,6 +68,9 @@ class Model {
   };
 
   void LinkCalls();
+  bool IsView(size_t call) const {
+    return called_[call] == nullptr && program_.calls[call].op == nullptr;
+  }
   void InitialiseRegions(const ModelFile& file);
   std::shared_ptr<const Sizes> SizesFor(const std::vector<Dims>& inputs);
   Sizes MakeSizes(std::vector<int64_t> symbols) const;
@@ -81,7 +84,7 @@ class Model {
   const Program program_;
   const int threads_;
   std::vector<std::unique_ptr<SavedRegion>> regions_;
-  std::vector<SavedRegion*> called_;  // by each call; null for another shape
+  std::vector<SavedRegion*> called_;  // by each call; null where no region is
   std::vector<int> homes_;            // of each value: whose memory it is in
 
   std::mutex mutex_;                               // guards the members below

@@ -10,21 +10,25 @@
 
 #include "common/graph.h"
 #include "common/support/json.h"
+#include "native/index_operators.h"
 
 namespace tvm_byoc_dnnl {
 
 constexpr const char* kProgramFormat = "tvm_byoc_dnnl.program";
-constexpr int64_t kProgramVersion = 1;
+constexpr int64_t kProgramVersion = 2;
 
-/// A call of a region. Without a region the only output is the only input in another shape.
+/// A call of a region, or an operator on indices. With neither the only output is the only input in
+/// another shape.
 struct RegionCall {
   std::string region;
+  const IndexOperator* op = nullptr;
   std::vector<Input> inputs;
   std::vector<int> outputs;
 };
 
 struct Program {
-  Graph graph;  // values, inputs and outputs; no nodes
+  Graph graph;                         // values, inputs, constants and outputs; no nodes
+  std::vector<std::string> constants;  // the bytes of each
   std::vector<RegionCall> calls;
   json::Object signature;  // what it says about itself to whoever calls it
 };

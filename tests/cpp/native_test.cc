@@ -42,14 +42,14 @@ std::string GraphOf(const std::string& name) {
 }
 
 /// y, z = a(x); v = y as [n, 1, 3]; w = b(y); -> (w, v, x, w, z)
-constexpr const char* kProgram = R"({"format": "tvm_byoc_dnnl.program", "version": 1,
+constexpr const char* kProgram = R"({"format": "tvm_byoc_dnnl.program", "version": 2,
   "name": "main",
   "tensors": [{"name": "x", "dtype": "float32", "shape": ["n", 3]},
               {"name": "y", "dtype": "float32", "shape": ["n", 3]},
               {"name": "z", "dtype": "float32", "shape": ["n", 3]},
               {"name": "v", "dtype": "float32", "shape": ["n", 1, 3]},
               {"name": "w", "dtype": "float32", "shape": ["n", 3]}],
-  "inputs": [{"tensor": 0}],
+  "inputs": [{"tensor": 0}], "constants": [],
   "calls": [{"region": "a", "inputs": [0], "outputs": [1, 2]}, {"inputs": [1], "outputs": [3]},
             {"region": "b", "inputs": [1, {"shape": ["n", 3]}], "outputs": [4]}],
   "outputs": [4, 3, 0, 4, 2], "signature": {"note": "mine"}})";
@@ -223,9 +223,15 @@ TEST(FilesThatDoNotFitAreRefused) {
                R"({"shape": ["k", 3]}])"},
            Row{"one tensor in another shape", TVM_BYOC_ARTIFACT, R"({"inputs": [1])",
                R"({"inputs": [1, 2])"},
+           Row{"unknown operator \"q\"", TVM_BYOC_ARTIFACT, R"({"inputs": [1])",
+               R"({"operator": "q", "inputs": [1])"},
+           Row{"equal of other tensors", TVM_BYOC_ARTIFACT, R"({"inputs": [1])",
+               R"({"operator": "equal", "inputs": [1, 1])"},
+           Row{"got 1 integers for float32[", TVM_BYOC_ARTIFACT, R"("constants": [])",
+               R"("constants": [{"tensor": 1, "numbers": [1]}])"},
            Row{"without an alias", TVM_BYOC_ARTIFACT, R"([{"tensor": 0}])",
                R"([{"tensor": 0, "alias": 1}])"},
-           Row{"version 7", TVM_BYOC_ARTIFACT, R"("version": 1)", R"("version": 7)"},
+           Row{"version 7", TVM_BYOC_ARTIFACT, R"("version": 2)", R"("version": 7)"},
            Row{"without TVM: because", TVM_BYOC_UNSUPPORTED, R"("name": "main")",
                R"("reason": "because")"},
        }) {
@@ -235,6 +241,48 @@ TEST(FilesThatDoNotFitAreRefused) {
     CHECK_EQUAL(status, row.status);
     CHECK(std::strstr(tvm_byoc_last_error(), row.part) != nullptr);
   }
+}
+
+TEST(IndexArithmeticWrapsAndBroadcasts) {
+  const Dims row = {3}, column = {2, 1}, both = {2, 3}, one = {};
+  int32_t a[] = {2147483647, -5, 0}, b[] = {1, -1}, sum[6];
+  const IndexOperator* add = FindIndexOperator("add");
+  CHECK(add != nullptr && FindIndexOperator("divide") == nullptr);
+  CHECK(Takes(*add, {DType::kInt32, DType::kInt32}, DType::kInt32));
+  CHECK(!Takes(*add, {DType::kInt32, DType::kFloat32}, DType::kInt32));
+  CHECK(!Takes(*add, {DType::kInt32}, DType::kInt32));
+  CHECK(Fits(*add, {row, column}, both) && !Fits(*add, {row, both}, row));
+  Run(*add, {{a, DType::kInt32, row}, {b, DType::kInt32, column}}, {sum, DType::kInt32, both});
+  CHECK_EQUAL(Join(Dims(sum, sum + 6)), "[-2147483648, -4, 1, 2147483646, -6, -1]");
+
+  bool chosen[] = {true, false, true};
+  int64_t x[] = {7}, y[] = {-9007199254740993}, picked[3];
+  Run(*FindIndexOperator("where"),
+      {{chosen, DType::kBool, row}, {x, DType::kInt64, one}, {y, DType::kInt64, one}},
+      {picked, DType::kInt64, row});
+  CHECK_EQUAL(Join(Dims(picked, picked + 3)), "[7, -9007199254740993, 7]");
+  float rounded[3];
+  Run(*FindIndexOperator("astype"), {{picked, DType::kInt64, row}},
+      {rounded, DType::kFloat32, row});
+  CHECK(rounded[0] == 7 && rounded[1] == -9007199254740992.0F);
+
+  float table[] = {1, 2, 3, 4, 5, 6}, slices[2];
+  int64_t places[] = {1, 2, 0, 0};
+  const IndexOperator* gather = FindIndexOperator("gather_nd");
+  const Dims pairs = {2, 2}, two = {2};
+  CHECK(Fits(*gather, {both, pairs}, two) && !Fits(*gather, {row, pairs}, two));
+  Run(*gather, {{table, DType::kFloat32, both}, {places, DType::kInt64, pairs}},
+      {slices, DType::kFloat32, two});
+  CHECK(slices[0] == 6 && slices[1] == 1);
+  places[3] = 3;
+  bool refused = false;
+  try {
+    Run(*gather, {{table, DType::kFloat32, both}, {places, DType::kInt64, pairs}},
+        {slices, DType::kFloat32, two});
+  } catch (const std::out_of_range&) {
+    refused = true;
+  }
+  CHECK(refused);
 }
 
 TEST(SizesThatTheRegionsContradictAreRefused) {

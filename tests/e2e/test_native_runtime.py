@@ -67,7 +67,31 @@ def sums() -> Any:
     return model(nodes, {"p": dims, "q": dims}, ["y", "same"])
 
 
-MODELS = {"fixed": lambda: network(1), "open": lambda: network("N"), "lookup": lookup, "sums": sums}
+def indices() -> Any:
+    """Rows of a table, behind arithmetic on their numbers; its integers, and the table's slices by coordinates."""
+    node = helper.make_node
+    nodes = [
+        node("Less", ["i", "zero"], ["is_below"]),
+        node("Add", ["i", "count"], ["from_end"]),
+        node("Where", ["is_below", "from_end", "i"], ["w"]),
+        node("Gather", ["table", "w"], ["rows"]),
+        node("MatMul", ["rows", "m"], ["y"]),
+        node("Equal", ["w", "i"], ["same"]),
+        node("Not", ["same"], ["other"]),
+        node("Mul", ["w", "large"], ["wrapped"]),
+        node("Unsqueeze", ["w", "last"], ["places"]),
+        node("GatherND", ["table", "places"], ["slices"]),
+        node("Cast", ["wrapped"], ["as_float"], to=TensorProto.FLOAT),
+    ]
+    table, weight = (_RNG.standard_normal(shape).astype("float32") for shape in ((50, 32), (32, 64)))
+    numbers = {"zero": np.array(0), "count": np.array([50]), "large": np.array(2**62 + 1), "last": np.array([-1])}
+    outputs = ["y", "w", "other", "wrapped", "slices", "as_float"]
+    return model(nodes, {"i": (TensorProto.INT64, ["n"])}, outputs, table=table, m=weight, **numbers)
+
+
+MODELS = {
+    "fixed": lambda: network(1), "open": lambda: network("N"), "lookup": lookup, "sums": sums, "indices": indices
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +106,8 @@ def inputs_of(name: str, n: int) -> list[np.ndarray]:
     rng = np.random.default_rng(n)
     if name == "lookup":
         return [rng.integers(0, 5, n)]
+    if name == "indices":
+        return [rng.integers(-50, 50, n)]
     if name == "sums":
         return [rng.standard_normal((n, 3), dtype="float32") for _ in "pq"]
     x = rng.standard_normal((n, 3, 9, 7), dtype="float32")
@@ -97,7 +123,14 @@ def same(got: Any, want: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("fixed", [1, 1]), ("open", [1, 3, 1, 17, 0, 2]), ("lookup", [3, 1, 0]), ("sums", [2, 0, 5])]
+    ("name", "sizes"),
+    [
+        ("fixed", [1, 1]),
+        ("open", [1, 3, 1, 17, 0, 2]),
+        ("lookup", [3, 1, 0]),
+        ("sums", [2, 0, 5]),
+        ("indices", [7, 1, 0]),
+    ],
 )
 def test_every_bit_is_that_of_a_runner_of_tvm(folder: Path, name: str, sizes: list[int]) -> None:
     native, tvm = (byoc.load(folder / f"{name}.so", runtime=r) for r in ("native", "tvm"))

@@ -1,11 +1,12 @@
 """Models that need no TVM: as source, where ``main`` is one call of one region, with which argument and result is
 whose; and as a program of calls, for the runtime that does without TVM (docs/portable_graph.md), where ``main`` is
-nothing but calls of regions that the native library runs, and views of tensors.
+nothing but calls of regions that the native library runs, views of tensors, and arithmetic on few integers.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from os import PathLike
@@ -25,7 +26,7 @@ from ..graph.graph import PortableGraph
 from ..ir.constants import constant_numpy
 from ..ir.relax_utils import Origins, bindings_of, codegen_of, constants_in, external_modules
 from ..ir.signature import inputs_of, outputs_of
-from ..ir.tvm_compat import is_constant
+from ..ir.tvm_compat import dtype_of, is_constant
 from ..vendors.namespace import Namespace, Standalone, told
 from ..vendors.namespaces import namespace
 from ..vendors.portable import lower_region, with_checksums
@@ -131,11 +132,21 @@ def _origins(main: relax.Function, known: Mapping[Any, Any]) -> Origins:
     return origins
 
 
-FORMAT, VERSION = "tvm_byoc_dnnl.program", 1
+FORMAT, VERSION = "tvm_byoc_dnnl.program", 2
 PROGRAM_FUNCTION = "byoc_program"
 
 #: the result has the elements of the argument, in their order
 _VIEWS = {"relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten"}
+#: on few integers and booleans, which a program computes itself (codegen_src/native/index_operators.cc)
+_INDEX_OPERATORS = {
+    f"relax.{name}": name
+    for name in (
+        "add", "subtract", "multiply", "maximum", "minimum", "less", "less_equal", "greater", "greater_equal", "equal",
+        "not_equal", "logical_and", "logical_or", "logical_not", "where", "astype", "gather_nd",
+    )
+}  # fmt: skip
+_INTEGERS = {"int8", "uint8", "int32", "int64", "bool"}
+_FEW = 1 << 16
 _ARRAYS = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"}  # of NumPy
 
 
@@ -157,6 +168,7 @@ class _Program:
         self._regions = _native.regions(self._modules)
         self._builder = GraphBuilder("main")
         self._calls: list[dict[str, Any]] = []
+        self._constants: list[dict[str, Any]] = []
 
     def document(self) -> dict[str, Any]:
         for param in self._main.params:
@@ -167,8 +179,6 @@ class _Program:
             self._builder.bind(var, self._value(var, value))
         graph = self._builder.graph
         outputs = self._known(self._main.body.body)
-        if self._builder.constants:
-            raise Reject("it returns a constant, or gives one to a region")
         results = outputs if isinstance(outputs, tuple) else (outputs,)
         if not results or any(isinstance(r, tuple) for r in results):
             raise Reject("its result is a tuple of tuples, or of nothing")
@@ -185,7 +195,8 @@ class _Program:
         }
         whole = graph.to_dict()
         kept = {key: whole[key] for key in ("name", "tensors", "inputs")}
-        return kept | {"calls": self._calls, "outputs": [r.id for r in results], "signature": signature}
+        kept |= {"constants": self._constants, "calls": self._calls}
+        return kept | {"outputs": [r.id for r in results], "signature": signature}
 
     @staticmethod
     def _check_dtypes(dtypes: Any) -> None:
@@ -196,9 +207,21 @@ class _Program:
         """A value that is there already; the builder would make an input of any other."""
         if is_a(expr, relax.Tuple):
             return tuple(self._known(field) for field in items(expr.fields))
-        if is_constant(expr) or is_a(expr, relax.Call):
-            raise Reject("it returns a constant, or gives one to a region")
+        if is_constant(expr):
+            return self._constant(expr)
+        if is_a(expr, relax.Call):
+            raise Reject("it returns a call")
         return self._builder.values(expr)
+
+    def _constant(self, expr: Any) -> Value:
+        array = constant_numpy(expr)
+        if array.size > _FEW:
+            raise Reject(f"it returns, or gives to a region, a constant {array.dtype}{list(array.shape)}")
+        if array.dtype.name not in _INTEGERS:
+            array = array.view(f"int{8 * array.itemsize}")  # its bits
+        value = self._builder.new_value(expr.ty)
+        self._constants.append({"tensor": value.id, "numbers": array.astype("int64").ravel().tolist()})
+        return value
 
     def _value(self, var: Any, value: Any) -> Any:
         if not is_a(value, relax.Call):
@@ -209,6 +232,8 @@ class _Program:
         if name in _VIEWS:
             source = self._known(value.args[0])
             return self._call({}, [source.id], var.ty)
+        if name in _INDEX_OPERATORS and (operands := self._operands(name, value, var)):
+            return self._call({"operator": _INDEX_OPERATORS[name]}, [o.id for o in operands], var.ty)
         is_extern = name in ("relax.call_dps_packed", "relax.call_pure_packed")
         symbol = str(getattr(value.args[0], "global_symbol", "")) if is_extern else ""
         region = self._regions.get(symbol)
@@ -219,6 +244,17 @@ class _Program:
         if list(region["caches"]()):
             raise Reject(f"region {symbol} has caches that grow")
         return self._call({"region": symbol}, [self._argument(arg) for arg in items(value.args[1].fields)], var.ty)
+
+    def _operands(self, name: str, call: Any, var: Any) -> list[Value]:
+        """The operands of arithmetic on few integers; none of any other."""
+        dtypes, made = [dtype_of(arg.ty) for arg in call.args], dtype_of(var.ty)
+        if name == "relax.gather_nd":
+            is_taken = int(call.attrs.batch_dims) == 0 and dtypes[1] in _INTEGERS
+        else:
+            made_of = {*_INTEGERS, "float32"} if name == "relax.astype" else _INTEGERS
+            is_taken = made in made_of and _INTEGERS.issuperset(dtypes)
+        few = math.prod(d for d in self._builder.shape_of(var.ty) if isinstance(d, int)) <= _FEW
+        return [self._known(arg) for arg in call.args] if is_taken and few else []
 
     def _argument(self, arg: Any) -> Any:
         if is_a(arg, relax.ShapeExpr):
