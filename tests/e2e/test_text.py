@@ -345,7 +345,7 @@ def test_no_folder(tmp_path: Path) -> None:
 CONFIGS: dict[str, tuple[Callable[[dict], Any], str]] = {
     "no file's name": (lambda c: c["model"]["decoder"].pop("filename"), "model.decoder.filename is missing"),
     "a name that is none": (lambda c: c["model"]["decoder"].update(filename=3), "filename is 3; expected a text"),
-    "context of 0": (lambda c: c["model"].update(context_length=0), "context_length is 0; expected a positive number"),
+    "context of 0": (lambda c: c["model"].update(context_length=0), "context_length is 0; expected a positive integer"),
     "layers in words": (lambda c: c["model"]["decoder"].update(num_hidden_layers="2"), "num_hidden_layers is '2'"),
     "an end in words": (lambda c: c["model"].update(eos_token_id=["x"]), "eos_token_id is .*; expected a token's"),
     "a negative temperature": (lambda c: c["search"].update(temperature=-1), "temperature is -1; expected a number"),

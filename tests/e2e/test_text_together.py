@@ -119,7 +119,7 @@ def test_an_error_ends_one_text(generator: byoc.TextGenerator, monkeypatch: pyte
     def fails(logits: np.ndarray) -> int:
         raise byoc.InputError("no token")
 
-    monkeypatch.setattr(bad._text, "_choose", fails)
+    monkeypatch.setattr(bad, "_choose", fails)
     assert "".join([*pieces, *good]) == alone
     with pytest.raises(byoc.InputError, match="no token"):
         list(bad)

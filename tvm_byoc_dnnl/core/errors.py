@@ -9,8 +9,9 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+_T = TypeVar("_T")
 _FILES, _MEMORY = (errno.EMFILE, errno.ENFILE), (errno.ENOMEM,)
 
 
@@ -114,6 +115,31 @@ def check_number(name: str, value: int | None) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InputError(f"{name} is {value!r}; expected a number from 1 on, or None for the usual one")
     return value
+
+
+_KINDS = {
+    int: "a positive integer",
+    float: "a number from 0 on",
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def of_kind(path: Any, name: str, value: Any, kind: type[_T], least: int = 1) -> _T:
+    """A value that a file has under a name; an ``int`` is ``least`` or more, a ``float`` perhaps written as one."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    fits = {int: is_number and isinstance(value, int) and value >= least, float: is_number and value >= 0}
+    if not fits.get(kind, isinstance(value, kind)):
+        raise wrong_value(path, name, value, _KINDS[kind])
+    return value
+
+
+def wrong_value(path: Any, name: str, value: Any, expected: str) -> InputError:
+    """The error for a value that a file has under a name."""
+    got = "is missing" if value is None else f"is {value!r:.80}"
+    return InputError(f"{path}: {name} {got}; expected {expected}")
 
 
 def first_line(error: BaseException) -> str:

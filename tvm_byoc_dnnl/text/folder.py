@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ArgumentTypeError, InputError, MissingFileError
+from ..core.errors import ArgumentTypeError, InputError, MissingFileError, of_kind, wrong_value
 from ..core.files import read_text
 
 CONFIG, TOKENIZER = "genai_config.json", "tokenizer.json"
@@ -27,7 +27,6 @@ OUTPUTS = {
     "present_value_names": "present.%d.value",
 }
 _NEEDED = object()
-_SAID = {int: "a positive number", float: "a number", bool: "true or false", str: "a text", dict: "an object"}
 
 
 @dataclass(frozen=True)
@@ -144,23 +143,10 @@ class _Config:
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
-    def _wrong(self, name: str, value: Any, expected: str) -> InputError:
-        got = "is missing" if value is None else f"is {value!r}"
-        return InputError(f"{self._path}: {name} {got}; expected {expected}")
-
     def get(self, name: str, kind: type, default: Any = _NEEDED) -> Any:
-        """A value; an ``int`` is positive, a ``float`` 0 or more and perhaps written as an integer."""
+        """A value, as `of_kind` checks it."""
         value = self._find(name)
-        if value is None and default is not _NEEDED:
-            return default
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fits = {
-            int: is_number and isinstance(value, int) and value > 0,
-            float: is_number and value >= 0,
-        }.get(kind, isinstance(value, kind))
-        if not fits:
-            raise self._wrong(name, value, _SAID[kind])
-        return value
+        return default if value is None and default is not _NEEDED else of_kind(self._path, name, value, kind)
 
     def names(self, name: str) -> dict[str, str]:
         """The texts of an object, by role."""
@@ -172,7 +158,7 @@ class _Config:
         value = self._find(name)
         several = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in several):
-            raise self._wrong(name, value, "a token's number, or a list of them")
+            raise wrong_value(self._path, name, value, "a token's number, or a list of them")
         return frozenset(several)
 
 

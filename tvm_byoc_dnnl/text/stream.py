@@ -55,19 +55,21 @@ class TextStream(Iterator[str]):
         self.prompt_tokens, self.tokens, self.steps = len(ids), 0, 0
         self.prompt_seconds = self.step_seconds = 0.0
         self.finished: str | None = None
-        self._turns, self._pieces, self._limit, self._ends = turns, pieces, limit, ends
-        self._text = Text(ids, choose, limit, ends)
+        self._turns, self._choose, self._pieces = turns, choose, pieces
+        self._limit, self._left, self._ends = limit, limit, ends
+        # for whoever computes steps: tokens that nobody has read, or why there is none; whether the first token is
+        # still to come, no further one is, and it has part in the steps that others need
+        self._conversation, self._ready = Conversation(ids), deque[int | Exception]()
+        self._is_prompt, self._is_over, self._keeps_up = True, False, True
 
     def __next__(self) -> str:
         piece = ""
         while not piece and self.finished is None:
             try:
-                token = self._turns.token(self._text)
+                token = self._turns.token(self)
             except Exception:
                 self.close()
                 raise
-            self.prompt_seconds, self.steps = self._text.prompt_seconds, self._text.steps
-            self.step_seconds = self._text.step_seconds
             if token in self._ends:
                 self._finish("stop")
                 continue
@@ -87,48 +89,28 @@ class TextStream(Iterator[str]):
 
     def _finish(self, why: str) -> None:
         self.finished = why
-        self._turns.leave(self._text)
+        self._turns.leave(self)
 
-
-class Text:
-    """What steps need of a text, and give to it; whoever computes them.
-
-    Attributes
-    ----------
-    ready : deque of int or Exception
-        Tokens that were computed and not read, or why there is none.
-    is_prompt, is_over : bool
-        Whether its first token is still to come, and whether no further one is.
-    keeps_up : bool
-        Whether it has part in the steps that others need.
-    """
-
-    def __init__(self, ids: Sequence[int], choose: Choice, limit: int, ends: frozenset[int]) -> None:
-        self.conversation, self.ready = Conversation(ids), deque[int | Exception]()
-        self.is_prompt, self.is_over, self.keeps_up = True, False, True
-        self.steps, self.prompt_seconds, self.step_seconds = 0, 0.0, 0.0
-        self._choose, self._left, self._ends = choose, limit, ends
-
-    def add(self, logits: np.ndarray, seconds: float) -> None:
+    def _add(self, logits: np.ndarray, seconds: float) -> None:
         """Take the logits of a step, which are those of the next token if nothing is left to be read."""
-        if self.is_prompt:
+        if self._is_prompt:
             self.prompt_seconds += seconds
         else:
             self.steps, self.step_seconds = self.steps + 1, self.step_seconds + seconds
-        if self.conversation.unread:
+        if self._conversation.unread:
             return
-        self.is_prompt = False
+        self._is_prompt = False
         token = self._choose(logits)
         self._left -= 1
-        self.ready.append(token)
-        self.conversation.unread.append(token)
-        self.is_over = self.is_over or token in self._ends or not self._left
-        self.keeps_up = len(self.ready) < _AHEAD
+        self._ready.append(token)
+        self._conversation.unread.append(token)
+        self._is_over = self._is_over or token in self._ends or not self._left
+        self._keeps_up = len(self._ready) < _AHEAD
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """There is no further token, for this reason."""
-        self.ready.append(error)
-        self.is_over = True
+        self._ready.append(error)
+        self._is_over = True
 
 
 class Turns:
@@ -146,9 +128,9 @@ class Turns:
         self._decoder, self._most = decoder, most
         self._changed = threading.Condition()
         self._is_busy = False
-        self._texts: list[weakref.ref[Text]] = []  # a stream that nobody holds any more is over
+        self._texts: list[weakref.ref[TextStream]] = []  # a stream that nobody holds any more is over
 
-    def token(self, text: Text) -> int:
+    def token(self, text: TextStream) -> int:
         """The next token of a text.
 
         Raises
@@ -156,10 +138,10 @@ class Turns:
         InputError
             As the model does, or if there is no token to be chosen.
         """
-        while not text.ready:
+        while not text._ready:
             with self._changed:
-                self._changed.wait_for(lambda: text.ready or not self._is_busy)
-                if text.ready:
+                self._changed.wait_for(lambda: text._ready or not self._is_busy)
+                if text._ready:
                     break
                 self._is_busy = True
                 if text not in self._open():
@@ -172,22 +154,22 @@ class Turns:
                     self._is_busy = False
                     self._tidy()
                     self._changed.notify_all()
-        token = text.ready.popleft()
-        text.keeps_up = text.keeps_up or not text.ready
+        token = text._ready.popleft()
+        text._keeps_up = text._keeps_up or not text._ready
         if isinstance(token, Exception):
             raise token
         return token
 
-    def leave(self, text: Text) -> None:
+    def leave(self, text: TextStream) -> None:
         """No token of this text is needed any more."""
-        text.is_over = text.conversation.is_over = True
+        text._is_over = text._conversation.is_over = True
         with self._changed:
             if not self._is_busy:
                 self._tidy()
 
-    def _open(self) -> list[Text]:
+    def _open(self) -> list[TextStream]:
         """In the order in which they came."""
-        return [text for of in self._texts if (text := of()) is not None and not text.is_over]
+        return [text for of in self._texts if (text := of()) is not None and not text._is_over]
 
     def _tidy(self) -> None:
         texts = self._open()
@@ -195,31 +177,31 @@ class Turns:
         if not texts:
             self._decoder.caches.clear()
 
-    def _turn(self, own: Text, texts: Sequence[Text]) -> None:
+    def _turn(self, own: TextStream, texts: Sequence[TextStream]) -> None:
         """A block of the first prompt that is not read, and then a step, if this text needs one."""
-        needs_step = not own.is_prompt
-        if (prompt := next((text for text in texts if text.is_prompt), None)) is not None:
+        needs_step = not own._is_prompt
+        if (prompt := next((text for text in texts if text._is_prompt), None)) is not None:
             self._advance([prompt])
             texts = [text for text in texts if text is not prompt]
         if not needs_step:
             return
-        others = [text for text in texts if text is not own and text.keeps_up and not text.is_prompt]
+        others = [text for text in texts if text is not own and text._keeps_up and not text._is_prompt]
         if others and not self._decoder.joins:
             others = []
         chosen = {id(text) for text in (own, *others[: self._most - 1])}
         self._advance([text for text in texts if id(text) in chosen])
 
-    def _advance(self, texts: Sequence[Text]) -> None:
+    def _advance(self, texts: Sequence[TextStream]) -> None:
         started = time.perf_counter()
         try:
-            rows = self._decoder.read([text.conversation for text in texts])
+            rows = self._decoder.read([text._conversation for text in texts])
         except Exception as error:  # whoever computes the step, it is the error of those who have part in it
             for text in texts:
-                text.fail(error)
+                text._fail(error)
             return
         seconds = time.perf_counter() - started
         for text, logits in zip(texts, rows, strict=True):
             try:
-                text.add(logits, seconds)
+                text._add(logits, seconds)
             except InputError as error:  # there is no token to be chosen
-                text.fail(error)
+                text._fail(error)

@@ -17,14 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...core.errors import InputError, first_line, out_of_resources
+from ...core.errors import InputError, first_line, of_kind, out_of_resources
 from ...core.files import opened
 
 SUFFIX = ".gguf"
 
 _T = TypeVar("_T", int, float, str, bool, list)
 _NEEDED: Any = object()
-_SAID = {int: "a positive integer", float: "a number", str: "a text", bool: "true or false", list: "a list"}
 
 
 class File:
@@ -61,12 +60,7 @@ class File:
             return default
         with self._reading():
             value = None if field is None else field.contents()
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fits = {int: is_number and isinstance(value, int) and value >= least, float: is_number}
-        if not fits.get(kind, isinstance(value, kind)):
-            got = "is missing" if value is None else f"is {value!r:.80}"
-            raise InputError(f"{self.path}: {name} {got}; expected {_SAID[kind]}")
-        return value  # type: ignore[return-value]
+        return of_kind(self.path, name, value, kind, least)
 
 
 _Parts = tuple[int, np.ndarray, np.ndarray, "np.ndarray | None"]
