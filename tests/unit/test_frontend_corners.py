@@ -437,6 +437,7 @@ def test_constants_in_a_sequence_stay_apart() -> None:
     np.testing.assert_array_equal(run(to_relax(model), ints(10, 20))[0], [13, 24])
 
 
+_BLOCKS = {"axis": 1, "block_size": 2, "output_dtype": TensorProto.FLOAT8E4M3FN}
 _CORNERS: list[tuple[str, list[np.ndarray], dict[str, Any], int]] = [
     ("Celu", [rand(9)], {"alpha": -0.5}, 12),
     ("CumSum", [np.zeros((3, 0), "float32"), ints(0).reshape(())], {"reverse": 1}, 14),
@@ -445,6 +446,7 @@ _CORNERS: list[tuple[str, list[np.ndarray], dict[str, Any], int]] = [
     ("HardSigmoid", [rand(9, dtype="float64")], {}, 6),
     ("Pow", [np.arange(12, dtype="int32").reshape(4, 3), np.arange(3, dtype="int32")], {}, 15),
     ("Selu", [rand(9)], {}, 6),
+    ("QuantizeLinear", [np.array([[6.25, -0.06, 1.4]], "float32"), np.full((1, 2), 0.25, "float32")], _BLOCKS, 21),
 ]
 
 
@@ -452,6 +454,7 @@ _CORNERS: list[tuple[str, list[np.ndarray], dict[str, Any], int]] = [
 def test_odd_operands_and_attributes(op: str, arrays: list[np.ndarray], attrs: dict[str, Any], opset: int) -> None:
     inputs = {f"x{i}": x for i, x in enumerate(arrays)}
     constants = {k: inputs.pop(k) for k in list(inputs) if op == "CumSum" and k == "x1"}
-    result = TensorProto.BOOL if op == "Equal" else helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
+    kinds = {"Equal": TensorProto.BOOL, "QuantizeLinear": TensorProto.FLOAT8E4M3FN}
+    result = kinds.get(op, helper.np_dtype_to_tensor_dtype(arrays[0].dtype))
     nodes = [node(op, [f"x{i}" for i in range(len(arrays))], ["y"], **attrs)]
     same(typed(nodes, inputs, constants, result=result, opset=opset), *inputs.values(), tolerance=1e-6)

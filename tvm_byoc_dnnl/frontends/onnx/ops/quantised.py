@@ -88,7 +88,7 @@ def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: in
     dtype = dtype or scale.dtype
     data, scale = _wide(e, data), scalar(e, scale)
     zero = e.const(0, data.dtype) if zero is None else scalar(e, _wide(e, zero))
-    if "int" not in data.dtype or dtype not in ("float32", "float16", "bfloat16"):
+    if "int" not in data.dtype or dtype not in ("float32", "float16"):
         wide = "float64" if dtype == "float64" else "float32"
         moved = e.cast(data, wide) - _along(e, data, e.cast(zero, wide), axis)
         return e.cast(moved * _along(e, data, e.cast(scale, wide), axis), dtype)
@@ -128,7 +128,7 @@ def _quantize(e: Emit, node: Node) -> Any:
         data = e.cast(data, scale.dtype)
     block = block_of(node, data, scale)
     if block is not None:
-        whole = quantised_blocks(e, block, data, scale, None if zero is None else _wide(e, zero))
+        whole = quantised_blocks(e, block, data, scale, None if zero is None else _wide(e, zero), dtype)
         return _narrow(e, whole, dtype, saturates)
     axis = _axis(node, data, scale)
     return quantised(e, *_agreed(e, axis, data, scale, zero), dtype, axis, saturates)
@@ -141,7 +141,8 @@ def quantised(
     scale = scalar(e, scale)
     if dtype in _WHOLE:
         zero = e.const(0, dtype) if zero is None else scalar(e, zero)
-        if "16" in dtype and data.dtype in _NARROW:  # which do not say all integers of 16 bits
+        # TVM quantises no bfloat16, and neither of these says all integers of 16 bits.
+        if data.dtype == "bfloat16" or ("16" in dtype and data.dtype in _NARROW):
             quotient = data / _along(e, data, e.cast(scale, data.dtype), axis)
             data, scale = e.cast(e.round(quotient), "float32"), e.const(np.float32(1))
 

@@ -163,10 +163,11 @@ def dequantised_blocks(
     return e.transpose(weights, [1, 0]) if block.axis == 0 else weights
 
 
-def quantised_blocks(e: Emit, block: Block, data: Value, scale: Value, zero: Value | None) -> Value:
-    """Divided, rounded and moved, in float32."""
+def quantised_blocks(e: Emit, block: Block, data: Value, scale: Value, zero: Value | None, dtype: str) -> Value:
+    """Divided, rounded where they become integers, and moved, in float32."""
     quotient = data / _spread(e, block, e.cast(scale, data.dtype))
-    whole = e.round(e.cast(quotient, "float32"))
+    whole = e.cast(quotient, "float32")
+    whole = e.round(whole) if "int" in dtype else whole
     return whole if zero is None else whole + _spread(e, block, e.cast(zero, "float32"))
 
 
