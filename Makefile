@@ -299,7 +299,7 @@ bench-placement bench-bounds: $(NATIVE) $(PEERS) $(ZOO)  ##* placement by measur
 
 bench-load: $(NATIVE) $(PEERS)  ##* load time and memory beside ONNX Runtime and OpenVINO: BERT-base, and 1 GB
 bench-dynamic: $(NATIVE) $(PEERS)  ##* what open sizes cost over fixed ones, and a new size: ARGS='decoder --small' to try it
-bench-company: $(NATIVE) $(PEERS)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
+bench-company: $(NATIVE) $(PEERS) $(ZOO)  ##* calls alone and in company (NumPy, ONNX Runtime, busy processes, callers), and the peers': ARGS=resnet50
 bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ##* quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
 bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ##* how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
 bench-weights: $(NATIVE) $(PEERS)  ##* compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'

@@ -1,5 +1,5 @@
-"""Calls in company: ``python -m bench.company [MODEL ...]``, each an .onnx file, a network of the ``onnx`` package,
-``small`` (some 0.15 ms) or ``decoder_step`` (one token of a text decoder behind 64 others).
+"""Calls in company: ``python -m bench.company [MODEL ...]``, each an .onnx file, a network of `bench.zoo` or of the
+``onnx`` package, ``small`` (some 0.15 ms) or ``decoder_step`` (one token of a text decoder behind 64 others).
 
 An application does not have the machine for itself. Each engine, in a process of its own, answers calls
 
@@ -22,10 +22,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import numpy as np
@@ -33,6 +35,7 @@ import onnx
 from rich.console import Console
 from rich.table import Table
 
+from bench.zoo import ZOO, zoo_model
 from examples.open_models import Net, decoder
 from tvm_byoc_dnnl.core.files import write_text
 from tvm_byoc_dnnl.frontends.onnx.inputs import fix_shapes
@@ -46,8 +49,10 @@ _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _CALLERS = (2, 4, 8)
 _QUOTA = 1.5
 _REST_S = 0.25  # in which the threads of the engine before fall asleep
-_SERVE_S = 1.0
-_SETTLE_S = 2.5  # of calls, after which threads that came late are tried again
+_SETTLE_S = 2.5  # of our calls, after which threads that came late are tried again
+_MANY = 1_000_000
+_WARM_UP = 10  # calls, behind which ours have found out about their company
+_LONG_MS = 30.0  # calls of this length get three times as long
 
 #: company -> what the engine's process does before each call, and the number of busy processes beside it
 _COMPANY = {
@@ -75,6 +80,16 @@ def _decoder_step(past: int = 64) -> onnx.ModelProto:
 
 
 _NETWORKS = {"small": _small, "decoder_step": _decoder_step}
+_ASKED = ("squeezenet", "mobilenet_v2", "resnet18", "resnet50", "bert_base", *_NETWORKS)
+
+
+def _model(name: str) -> Model:
+    if name in _NETWORKS:
+        return Model(name, _NETWORKS[name])
+    if name in ZOO:
+        return Model(name, lambda: fix_shapes(zoo_model(name).model, dict(zoo_model(name).shapes)))
+    return find_model(name)
+
 
 Times = dict[str, dict[str, list[float]]]
 """Company -> engine -> milliseconds of each call, or calls per second of each turn."""
@@ -115,55 +130,67 @@ def _quota(cores: float) -> Iterator[Path | None]:
     yield None
 
 
-def _start(stack: ExitStack, threads: int, path: str, inputs: list[np.ndarray]) -> dict[str, EngineProcess]:
+def _start(stack: ExitStack, threads: int, engines: Sequence[str]) -> dict[str, EngineProcess]:
     started = {}
-    for name in _ENGINES:
+    for name in engines:
         if installed(ENGINES[name]):
             started[name] = stack.enter_context(EngineProcess(ENGINES[name], threads))
     started["byoc, one thread"] = stack.enter_context(EngineProcess(ENGINES["byoc"], 1))
     return started
 
 
-def measure(path: str, inputs: list[np.ndarray], threads: int, rounds: int, calls: int) -> Times:
+@dataclass(frozen=True)
+class Settings:
+    engines: Sequence[str]
+    threads: int
+    rounds: int
+    calls: int  # of a turn of an engine, at most
+    seconds: float  # of it
+
+
+def measure(path: str, inputs: list[np.ndarray], settings: Settings) -> Times:
     """Milliseconds of each call, and calls per second, of each engine in each company."""
     times: Times = {}
+    calls, seconds = settings.calls, settings.seconds
 
     def add(company: str, name: str, values: list[float]) -> None:
         times.setdefault(company, {}).setdefault(name, []).extend(values)
 
+    def turn(company: str, name: str, process: EngineProcess, before: str = "") -> None:
+        time.sleep(_REST_S)
+        add(company, name, process.time(_WARM_UP, calls, before, seconds))
+
     with ExitStack() as stack:
-        processes = _start(stack, threads, path, inputs)
+        processes = _start(stack, settings.threads, settings.engines)
         for process in processes.values():
             process.load(path, inputs)
+        if min(processes["byoc"].time(1, 3)) > _LONG_MS:
+            seconds *= 3
         names = list(processes)
-        for number in range(rounds):
+        for number in range(settings.rounds):
             order = names[number % len(names) :] + names[: number % len(names)]
             for company, (before, neighbours) in _COMPANY.items():
                 with _busy(neighbours):
                     for name in order:
-                        time.sleep(_REST_S)
-                        if company == "alone":
-                            end = time.monotonic() + _SETTLE_S
-                            while time.monotonic() < end:
-                                processes[name].time(0, calls)
-                        add(company, name, processes[name].time(max(5, calls // 4), calls, before))
+                        if company == "alone" and name.startswith("byoc"):
+                            processes[name].time(0, _MANY, "", _SETTLE_S)
+                        turn(company, name, processes[name], before)
             for callers in _CALLERS:
                 for name in order:
                     time.sleep(_REST_S)
-                    done, seconds = processes[name].serve(callers, _SERVE_S, blocking=True)
-                    add(f"{callers} callers, calls/s", name, [len(done) / seconds])
+                    done, taken = processes[name].serve(callers, seconds, blocking=True)
+                    add(f"{callers} callers, calls/s", name, [len(done) / taken])
     with ExitStack() as stack:
         group = stack.enter_context(_quota(_QUOTA))
         if group is None:
             return times
-        processes = _start(stack, threads, path, inputs)
+        processes = _start(stack, settings.threads, settings.engines)
         for process in processes.values():
             group.write_text(str(process.process.pid))
             process.load(path, inputs)
-        for _ in range(rounds):
+        for _ in range(settings.rounds):
             for name, process in processes.items():
-                time.sleep(_REST_S)
-                add(f"under a quota of {_QUOTA} cores", name, process.time(max(5, calls // 4), calls))
+                turn(f"under a quota of {_QUOTA} cores", name, process)
     return times
 
 
@@ -185,26 +212,27 @@ def _table(model: str, times: Times) -> Table:
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL ...]")
+@click.option("--engine", "engines", multiple=True, default=_ENGINES, show_default=True, type=click.Choice(_ENGINES))
 @click.option("--threads", default=len(os.sched_getaffinity(0)), show_default="all cores")
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--calls", default=60, show_default=True, help="Calls of each engine per turn.")
+@click.option("--rounds", default=1, show_default=True)
+@click.option("--calls", default=200, show_default=True, help="Calls of each engine per turn, at most.")
+@click.option("--seconds", default=1.0, show_default=True, help="Of a turn; three times as long for slow models.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write all times there.")
-def main(models: tuple[str, ...], threads: int, rounds: int, calls: int, json_path: str | None) -> None:
+def main(models: tuple[str, ...], engines: tuple[str, ...], json_path: str | None, **options: Any) -> None:
     """Median and 95th percentile of a call alone and in company, beside other engines."""
     for name in _WAITING:
         os.environ.pop(name, None)
+    settings = Settings(list(dict.fromkeys(("byoc", *engines))), **options)
     results: dict[str, Times] = {}
-    names = models or ("squeezenet", "resnet50", *_NETWORKS)
-    chosen = [Model(name, _NETWORKS[name]) if name in _NETWORKS else find_model(name) for name in names]
-    for model in chosen:
+    for model in [_model(name) for name in models or _ASKED]:
         proto = model.read()
         with TemporaryDirectory() as folder:
             path = str(Path(folder, "model.onnx"))
             onnx.save(proto, path)
-            results[model.name] = measure(path, list(random_inputs(proto).values()), threads, rounds, calls)
+            results[model.name] = measure(path, list(random_inputs(proto).values()), settings)
         Console(width=140).print(_table(model.name, results[model.name]))
         if json_path:
-            write_text(json_path, json.dumps({"threads": threads, "milliseconds": results}))
+            write_text(json_path, json.dumps({"threads": settings.threads, "milliseconds": results}))
 
 
 if __name__ == "__main__":

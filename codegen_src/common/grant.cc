@@ -60,9 +60,9 @@ Grant FindGrant(const std::string& groups, const std::string& root) {
   return least;
 }
 
-bool Budget::IsSpent(double now, double used) {
+double Budget::Debt(double now, double used) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (!lock) return false;
+  if (!lock) return 0;
   const double whole = grant_.cores * grant_.period;
   if (begun_) left_ += (now - now_) * grant_.cores - (used - used_);
   left_ = std::min(std::max(left_, -whole), kSaved * whole);
@@ -70,7 +70,7 @@ bool Budget::IsSpent(double now, double used) {
   begun_ = true;
   now_ = now;
   used_ = used;
-  return left_ <= 0;
+  return std::max(0.0, -left_ / grant_.cores);
 }
 
 }  // namespace tvm_byoc_dnnl

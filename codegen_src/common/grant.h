@@ -25,16 +25,15 @@ const Grant& GrantOfProcess();
 /// the least of its groups and those around them.
 Grant FindGrant(const std::string& groups, const std::string& root);
 
-/// Foresees when a group stands still. One that never uses more than a period's grant does not, and
-/// with a grant of one and a half cores, calls on two threads and on one can take turns.
+/// Foresees when a group stands still. One that never uses more than a period's grant does not.
 class Budget {
  public:
   explicit Budget(const Grant& grant) : grant_(grant) {}
 
-  /// Whether a process that has used `used` seconds of its cores until `now` (also in seconds) is
-  /// about to use more than it is granted. No, while another thread asks, or was asking when this
-  /// process was forked.
-  bool IsSpent(double now, double used);
+  /// Seconds until a process is granted what it uses: it has used `used` seconds of its cores until
+  /// `now` (also in seconds). 0 while another thread asks, or was asking when this process was
+  /// forked.
+  double Debt(double now, double used);
 
  private:
   const Grant grant_;

@@ -21,10 +21,11 @@ constexpr double kWaking = 1e-4;  // seconds that sleeping threads may cost the 
 constexpr double kCallsToRepay = 128;   // what an attempt has lost: less than 1 %
 constexpr double kLongRest = 32;        // calls
 constexpr double kLongestRest = 2;      // seconds, if that is more than a long rest
-constexpr int kCallsOfPause = 24;       // of which one is stopped, so that nothing is done about it
+constexpr int kCallsOfStop = 21;        // of which one is stopped, so that nothing is done about it
+constexpr double kTiny = 1e-4;          // seconds on one thread: about what it takes to wake others
 constexpr double kShortestCall = 1e-9;  // seconds
 
-std::atomic<int64_t> running{0}, begun{0};
+std::atomic<int64_t> running{0}, begun{0}, crowd{1}, process{0};
 
 /// Follows the times of a level, a slow call by little: the first one is slow, others may be late.
 double Follow(double usual, double seconds) {
@@ -39,32 +40,50 @@ double UsedSeconds() {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
+/// The cores that this thread may use, by its affinity and its control group.
+int CoresOfThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::min(cores, GrantOfProcess().Threads());
+}
+
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
 
-int Pace::Threads(int all, const Allowance& allowed) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (levels_.empty()) {
-    for (int threads = all; threads > 1; threads /= 2) levels_.push_back({threads});
-    levels_.push_back({1});
+void Pace::Begin(int all) {
+  for (int threads = all; threads > 1; threads /= 2) levels_.push_back({threads});
+  levels_.push_back({1});
+  if (expected_ * all < kTiny) {
+    level_ = levels_.size() - 1;
+    rest_ = kCallsBeforeLook;
   }
-  size_t level = level_ > 0 && rest_ <= 0 ? level_ - 1 : level_;
-  while (levels_[level].threads > std::max(1, allowed.threads)) ++level;
-  if (level + 1 < levels_.size() && IsForNext(level, allowed)) ++level;
-  return levels_[level].threads;
 }
 
-/// Whether a call uses the next level though its plan stays at this one: for a look, or in turn.
-bool Pace::IsForNext(size_t level, const Allowance& allowed) const {
-  const Level &own = levels_[level], &next = levels_[level + 1];
+Turn Pace::Next(int all, const Allowance& allowed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (levels_.empty()) Begin(all);
+  size_t level = level_ > 0 && rest_ <= 0 ? level_ - 1 : level_;
+  while (levels_[level].threads > std::max(1, allowed.threads)) ++level;
+  const Level& own = levels_[level];
+  if (level + 1 == levels_.size()) return {own.threads};
+  const Level& next = levels_[level + 1];
   if (next.calls < kCallsOfLook + own.calls / kCallsBetweenLooks && allowed.alone)
-    return own.calls >= kCallsBeforeLook;
-  return allowed.pause > 0 && next.usual > 0 && own.threads > allowed.cores &&
-         own.usual * kCallsOfPause >= allowed.between &&
-         own.usual * own.threads / allowed.cores + allowed.pause >= next.usual;
+    return {own.calls >= kCallsBeforeLook ? next.threads : own.threads};
+  const double pause = PauseAt(level, allowed);
+  if (pause > 0 && next.usual > 0 && next.usual <= own.usual + pause) return {next.threads};
+  return {own.threads, pause};
+}
+
+/// What is owed, but no more than what such a call itself uses beyond the grant.
+double Pace::PauseAt(size_t level, const Allowance& allowed) const {
+  const auto& [threads, calls, usual] = levels_[level];
+  const double times = threads / allowed.grant.cores;
+  if (times <= 1 || usual * kCallsOfStop * times < allowed.grant.period) return 0;
+  return std::min(allowed.debt, usual * (times - 1));
 }
 
 void Pace::StayAt(size_t level, double recent) {
@@ -104,30 +123,71 @@ bool Pace::Learn(int threads, double seconds) {
   return ratio > kMargin;
 }
 
-RunningCall::RunningCall() : number_(++begun), began_alone_(++running == 1) {}
-RunningCall::~RunningCall() { --running; }
+size_t Gate::waiting() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return waiting_.size();
+}
 
-void RunningCall::ForgetAll() { running = 0; }
+void Gate::Enter(int most) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (process_ != process) {
+    process_ = process;
+    inside_ = 0;
+    waiting_.clear();
+  }
+  if (inside_ < most && waiting_.empty()) {
+    ++inside_;
+    return;
+  }
+  Waiting self;
+  waiting_.push_back(&self);
+  self.changed.wait(lock, [&] { return self.may_enter; });
+}
+
+/// The first of those that wait takes the place.
+void Gate::Leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (waiting_.empty()) {
+    --inside_;
+    return;
+  }
+  Waiting* first = waiting_.front();
+  waiting_.pop_front();
+  first->may_enter = true;
+  first->changed.notify_one();
+}
+
+RunningCall::RunningCall(Gate* gate) : gate_(gate) {
+  if (gate_ != nullptr) gate_->Enter(CoresOfThread());
+  number_ = ++begun;
+  together_ = ++running;
+  if (crowd < together_) crowd = together_;
+}
+
+RunningCall::~RunningCall() {
+  if (IsAlone()) crowd = 1;
+  --running;
+  if (gate_ != nullptr) gate_->Leave();
+}
+
+void RunningCall::ForgetAll() {
+  running = 0;
+  crowd = 1;
+  ++process;
+}
 
 Allowance RunningCall::Allowed() const {
   static Budget budget(GrantOfProcess());
   const Grant& grant = GrantOfProcess();
-  Allowance allowed{grant.Threads(), IsAlone(), grant.cores};
-  if (allowed.threads > grant.cores && budget.IsSpent(Now(), UsedSeconds())) {
-    allowed.between = grant.period * grant.cores / allowed.threads;
-    allowed.pause = grant.period - allowed.between;
-  }
-  const auto calls = static_cast<int>(running.load());
-  if (calls <= 1) return allowed;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  allowed.threads = std::max(1, std::min(cores, allowed.threads) / calls);
+  Allowance allowed{grant.Threads(), IsAlone(), 0, grant};
+  if (allowed.threads > grant.cores) allowed.debt = budget.Debt(Now(), UsedSeconds());
+  const auto calls = static_cast<int>(std::max(crowd.load(), running.load()));
+  if (calls > 1) allowed.threads = std::max(1, CoresOfThread() / calls);
   return allowed;
 }
 
 bool RunningCall::IsAlone() const {
-  return began_alone_ && running.load() == 1 && begun.load() == number_;
+  return together_ == 1 && running.load() == 1 && begun.load() == number_;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -3,20 +3,43 @@
 #ifndef TVM_BYOC_DNNL_COMMON_PACE_H_
 #define TVM_BYOC_DNNL_COMMON_PACE_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <limits>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "common/grant.h"
+
 namespace tvm_byoc_dnnl {
+
+/// The seconds that a call is expected to take on all threads.
+struct Expected {
+  double least = 0, most = 0;
+
+  /// Adds a step, and whether it is known what that takes.
+  Expected& Add(std::optional<double> seconds) {
+    least += seconds.value_or(0);
+    most += seconds.value_or(std::numeric_limits<double>::infinity());
+    return *this;
+  }
+};
 
 /// What a call may use.
 struct Allowance {
   int threads = 1;
-  bool alone = true;   // no other call runs in this process: what this one takes is learned
-  double cores = 1;    // that the control group grants
-  double pause = 0;    // seconds for which it may stop a call that uses more than these; 0 for none
-  double between = 0;  // seconds in which it does not, before and after
+  bool alone = true;  // no other call runs in this process: what this one takes is learned
+  double debt = 0;    // seconds until the control group has granted what this process has used
+  Grant grant = {};   // of the control group
+};
+
+/// How a call runs.
+struct Turn {
+  int threads = 1;
+  double pause = 0;  // seconds that it waits first
 };
 
 /// Remembers what the calls of one plan took, and says how many threads the next one uses.
@@ -33,16 +56,21 @@ struct Allowance {
 ///   twice the one before: most company leaves soon.
 /// * Look: after the first eight calls, two use the next level, and one of a thousand later. So a
 ///   plan that had company from the beginning learns it, and one that is so small that fewer
-///   threads are faster.
-/// * Turn: a call that the control group may stop for a while uses the next level if that takes
-///   less time. Where fewer than one call of twenty is stopped, none does.
+///   threads are faster. A plan that is expected to be so small begins on one thread.
+/// * Pause: where the process has used more time than its control group grants, a call first waits
+///   for what it would use beyond the grant, or uses the next level if that takes less time. The
+///   group would stop it for longer, in the middle of a step. Where that happens to fewer than one
+///   call of twenty, none waits.
 ///
 /// It knows no clock: times come in by Learn.
 class Pace {
  public:
-  /// The threads of the next call: `all`, or a level with fewer. A plan is for one number of all
+  /// For a plan whose calls are expected to take at most so many seconds on all threads.
+  explicit Pace(double expected = std::numeric_limits<double>::infinity()) : expected_(expected) {}
+
+  /// The next call has `all` threads, or a level with fewer. A plan is for one number of all
   /// threads.
-  int Threads(int all, const Allowance& allowed);
+  Turn Next(int all, const Allowance& allowed);
 
   /// Learns what a call with so many threads took, during which no other call ran in this process.
   /// Returns whether it was late: the next level would have been faster.
@@ -57,9 +85,11 @@ class Pace {
     double usual = 0;  // seconds
   };
 
-  bool IsForNext(size_t level, const Allowance& allowed) const;
+  void Begin(int all);
+  double PauseAt(size_t level, const Allowance& allowed) const;
   void StayAt(size_t level, double recent);
 
+  const double expected_;
   std::mutex mutex_;
   std::vector<Level> levels_;
   size_t level_ = 0;          // of the calls
@@ -69,15 +99,41 @@ class Pace {
   double wait_ = kShortRest;  // the most of it, doubled by each attempt in vain
 };
 
+/// Lets a number of calls of a plan compute at the same time; others wait for their turn, the first
+/// one first. Calls of equal length end sooner so than if all of them share the cores, and fewer
+/// intermediate results contend for the caches. Other plans' calls, which may be shorter, are not
+/// waited for.
+class Gate {
+ public:
+  void Enter(int most);
+  void Leave();
+
+  /// The calls that wait.
+  size_t waiting() const;
+
+ private:
+  struct Waiting {
+    std::condition_variable changed;
+    bool may_enter = false;
+  };
+
+  mutable std::mutex mutex_;
+  int64_t process_ = 0;  // whose calls these are: a child of a fork has none
+  int inside_ = 0;
+  std::deque<Waiting*> waiting_;
+};
+
 /// Counts the calls that run in this process at the same time.
 class RunningCall {
  public:
-  RunningCall();
+  /// Behind a gate, if there is one, by which no more calls pass than there are cores.
+  explicit RunningCall(Gate* gate = nullptr);
   ~RunningCall();
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;
 
-  /// The calls that run now share the cores of the process.
+  /// The calls that run now share the cores of the process, or those that did until one ran alone:
+  /// a caller that is between two calls will soon be back.
   Allowance Allowed() const;
 
   /// Whether no other call has run beside this one.
@@ -87,8 +143,8 @@ class RunningCall {
   static void ForgetAll();
 
  private:
-  const int64_t number_;
-  const bool began_alone_;
+  Gate* const gate_;
+  int64_t number_, together_;
 };
 
 }  // namespace tvm_byoc_dnnl

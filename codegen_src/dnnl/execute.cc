@@ -56,7 +56,7 @@ void DnnlPlan::Packing::Drop(int number) {
 
 DnnlPlan::DnnlPlan(Program program, Shapes shapes, const std::vector<const void*>& constants,
                    PackedStore* store)
-    : Plan(std::move(shapes)),
+    : Plan(std::move(shapes), program.expected),
       program_(std::move(program)),
       constants_(constants),
       buffers_(ListBuffers(program_)),

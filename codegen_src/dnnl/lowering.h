@@ -14,6 +14,7 @@
 #include "common/graph.h"
 #include "common/growth.h"
 #include "common/memory_plan.h"
+#include "common/pace.h"
 #include "dnnl/candidate.h"
 #include "dnnl/layout.h"
 #include "dnnl/machine.h"
@@ -86,6 +87,7 @@ struct Program {
   std::vector<Step> init;         // run once; touch only constant and packed buffers
   std::vector<Step> steps;        // run per call
   int64_t arena_bytes = 0;
+  Expected expected;  // without changes of layout in front of candidates
 };
 
 /// The buffers of the executor; it separates packed constants from those that only packing needs.
@@ -108,12 +110,6 @@ class Lowering {
 
   /// The part of a program's cost that other forms of the weights would save.
   double Excess() const { return total_ > 0 ? excess_ / total_ : 0; }
-
-  /// What a program costs but for the changes of layout in front of its candidates.
-  double Seconds() const { return seconds_; }
-
-  /// Adds what a kernel costs that has no other candidate beside it.
-  void Count(double seconds) { seconds_ += seconds; }
 
   /// Plans for caches of any length up to the one that the shapes have (Planner::MakeGrowingPlan).
   void Grow(const Growth& growth);
@@ -205,7 +201,9 @@ class Lowering {
                   int64_t scratch_bytes = 0);
 
   /// The same for a step that names its kernel and parameters, and its post-ops for reports.
-  void EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes);
+  /// `seconds`: what it costs, if that is known.
+  void EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes,
+                  std::optional<double> seconds = {});
 
   /// A constant in a form of `bytes` bytes that a kernel makes of others, once. Plans for other
   /// shapes share it: `tensor` and `bytes` say which it is.
@@ -297,7 +295,6 @@ class Lowering {
   bool reuses_ = false;
   double least_anew_ = 0;          // cost of the current node with weights in another form
   double total_ = 0, excess_ = 0;  // cost of the chosen candidates, and what it is above that
-  double seconds_ = 0;             // the cost without changes of layout, other kernels included
   const Growth* growth_ = nullptr;
   int length_ = -1;           // a value, while caches grow
   std::deque<Value> values_;  // the kinds hold references while they add values

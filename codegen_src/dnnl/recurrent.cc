@@ -140,9 +140,9 @@ static void LowerRecurrent(const NodeView& n) {
   step.impl = KernelImpl("recurrent", *isa);
   step.kernel = &kRecurrent;
   Append(p, &step.params);
-  n.lowering.Count(SecondsOf(p, n.lowering.machine()));
   n.lowering.EmitKernel(std::move(step), args,
-                        static_cast<int64_t>(byoc_recurrent_scratch_bytes(&p)));
+                        static_cast<int64_t>(byoc_recurrent_scratch_bytes(&p)),
+                        SecondsOf(p, n.lowering.machine()));
 }
 
 const KindRow kRecurrentRow = {nullptr, LowerRecurrent};

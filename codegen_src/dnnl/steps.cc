@@ -232,7 +232,9 @@ void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
   EmitKernel(KernelStep(kernel, std::move(params)), args, scratch_bytes);
 }
 
-void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes) {
+void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes,
+                          std::optional<double> seconds) {
+  program_.expected.Add(seconds);
   step.node = current_node_;
   for (const OpArg& arg : args) {
     step.args.push_back(

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/artifact.h"
@@ -42,10 +43,12 @@ class SavedRegion {
   template <typename PlanForThreads>
   void Run(const Plan& plan, const std::vector<void*>& inputs, const std::vector<void*>& outputs,
            const PlanForThreads& plan_for) {
-    const RunningCall call;
+    constexpr double kTimeSlice = 2e-3;  // seconds; a shorter call mostly ends before it is over
     const int all = engine_.Threads();
+    const RunningCall call(plan.expected().least * all > kTimeSlice ? &plan.gate() : nullptr);
     const int granted = std::min(all, GrantOfProcess().Threads());
-    const int threads = plan.pace().Threads(granted, call.Allowed());
+    const auto [threads, pause] = plan.pace().Next(granted, call.Allowed());
+    if (pause > 0) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
     std::optional<ScopedThreads> scope;
     std::shared_ptr<const Plan> fewer;
     if (threads < all) {

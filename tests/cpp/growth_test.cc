@@ -47,7 +47,7 @@ const char* const kRelu =
 const char* const kMask = R"(["b", 1, "n", ["+", "n", "p"]])";  // in another order than "keys"
 
 /// The same by loops, for one batch.
-std::vector<float> Expected(const std::vector<float>& q, const std::vector<float>& keys,
+std::vector<float> Attended(const std::vector<float>& q, const std::vector<float>& keys,
                             const std::vector<float>& values, const std::vector<float>& m,
                             int64_t n, int64_t length, int64_t room) {
   std::vector<float> y;
@@ -162,7 +162,7 @@ TEST(OnePlanServesEveryLength) {
     plan->Run(
         {const_cast<float*>(q.data()), nullptr, nullptr, k.data(), v.data(), m.data(), &length},
         {y.data(), keys.data(), values.data()});
-    const std::vector<float> expected = Expected(q, keys, values, m, n, length, kRoom);
+    const std::vector<float> expected = Attended(q, keys, values, m, n, length, kRoom);
     for (size_t i = 0; i < y.size(); ++i) CHECK(std::fabs(y[i] - expected[i]) < 1e-5f);
     CHECK(keys[(kRoom + past) * kWidth] == k[n * kWidth]);  // of the second head
   }

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -32,7 +34,7 @@ std::map<int, int> Calls(Pace* pace, int all, int count,
                          const std::function<double(int threads)>& seconds) {
   std::map<int, int> used;
   for (int i = 0; i < count; ++i) {
-    const int threads = pace->Threads(all, kAll);
+    const int threads = pace->Next(all, kAll).threads;
     ++used[threads];
     pace->Learn(threads, seconds(threads));
   }
@@ -158,9 +160,9 @@ TEST(ACallThatWakesThreadsDoesNotSayHowFastTheyAre) {
 
 TEST(NoCallLooksBesideOthersWhoseTimesSayNothing) {
   Pace pace;
-  for (int i = 0; i < 8; ++i) pace.Learn(pace.Threads(2, kAll), 0.1);
-  for (int i = 0; i < 20; ++i) CHECK_EQUAL(pace.Threads(2, {kAny, false}), 2);
-  CHECK_EQUAL(pace.Threads(2, kAll), 1);
+  for (int i = 0; i < 8; ++i) pace.Learn(pace.Next(2, kAll).threads, 0.1);
+  for (int i = 0; i < 20; ++i) CHECK_EQUAL(pace.Next(2, {kAny, false}).threads, 2);
+  CHECK_EQUAL(pace.Next(2, kAll).threads, 1);
 }
 
 TEST(EachLevelHasHalfTheThreads) {
@@ -205,58 +207,140 @@ TEST(ALookThatWasDisturbedDoesNotCountForLong) {
 
 TEST(NoMoreThreadsThanAllowed) {
   Pace pace;
-  CHECK_EQUAL(pace.Threads(8, {8}), 8);
-  CHECK_EQUAL(pace.Threads(8, {7}), 4);
-  CHECK_EQUAL(pace.Threads(8, {3}), 2);
-  CHECK_EQUAL(pace.Threads(8, {0}), 1);
+  CHECK_EQUAL(pace.Next(8, {8}).threads, 8);
+  CHECK_EQUAL(pace.Next(8, {7}).threads, 4);
+  CHECK_EQUAL(pace.Next(8, {3}).threads, 2);
+  CHECK_EQUAL(pace.Next(8, {0}).threads, 1);
   Pace single;
-  CHECK_EQUAL(single.Threads(1, {4}), 1);
+  CHECK_EQUAL(single.Next(1, {4}).threads, 1);
   single.Learn(1, 1.0);
 }
 
-TEST(ABudgetIsSpentByWhatIsMoreThanGranted) {
-  Budget budget({1.5, 0.1});
-  CHECK(!budget.IsSpent(0, 7));      // what was before does not count
-  CHECK(!budget.IsSpent(1, 8.5));    // as much as granted
-  CHECK(!budget.IsSpent(2, 10.01));  // 10 ms more, of 15 ms that are saved
-  CHECK(budget.IsSpent(3, 11.52));   // 20 ms more
-  CHECK(budget.IsSpent(3, 11.52));
-  CHECK(!budget.IsSpent(4, 12.5));
-  CHECK(!budget.IsSpent(100, 12.5));  // a long rest saves no more
-  CHECK(budget.IsSpent(100, 12.52));
-  CHECK(budget.IsSpent(101, 1000));
-  CHECK(!budget.IsSpent(101.2, 1000));  // and debts are paid within two periods
+TEST(APlanThatIsExpectedToBeTinyBeginsOnOneThread) {
+  struct Row {
+    double expected, two, one;  // seconds
+    int begins, ends;           // threads
+  };
+  const Row rows[] = {{2e-5, 6e-5, 3e-5, 1, 1},   // as expected
+                      {2e-5, 1e-3, 2e-3, 1, 2},   // it takes longer than expected
+                      {6e-5, 6e-5, 1e-4, 2, 2},   // not tiny
+                      {6e-5, 6e-5, 3e-5, 2, 1}};  // one thread is faster all the same
+  for (const Row& row : rows) {
+    Pace pace(row.expected);
+    const auto seconds = [&](int threads) { return threads == 1 ? row.one : row.two; };
+    CHECK_EQUAL(Calls(&pace, 2, 8, seconds)[row.begins], 8);
+    Calls(&pace, 2, 50, seconds);
+    CHECK(Calls(&pace, 2, 200, seconds)[row.ends] >= 190);
+  }
 }
 
-TEST(CallsUnderAQuotaTakeTurnsWhereThatIsFasterThanAPause) {
+TEST(ADebtIsWhatIsUsedBeyondTheGrant) {
+  Budget budget({1.5, 0.1});
+  CHECK_EQUAL(budget.Debt(0, 7), 0.0);      // what was before does not count
+  CHECK_EQUAL(budget.Debt(1, 8.5), 0.0);    // as much as granted
+  CHECK_EQUAL(budget.Debt(2, 10.01), 0.0);  // 10 ms more, of 15 ms that are saved
+  for (int i = 0; i < 2; ++i)
+    CHECK(std::abs(budget.Debt(3, 11.535) - 0.02 / 1.5) < 1e-9);  // 35 ms more than saved
+  CHECK_EQUAL(budget.Debt(4, 12.5), 0.0);
+  CHECK_EQUAL(budget.Debt(100, 12.5), 0.0);  // a long rest saves no more
+  CHECK(budget.Debt(100, 12.52) > 0);
+  CHECK(std::abs(budget.Debt(101, 1000) - 0.1) < 1e-9);
+  CHECK_EQUAL(budget.Debt(101.1001, 1000), 0.0);  // debts are paid within a period
+}
+
+TEST(CallsUnderAQuotaWaitForWhatTheyUseBeyondIt) {
   const Grant grant{1.5, 0.1};
   struct Row {
-    double two, one;   // seconds of a call on so many threads
-    int wide, narrow;  // at least, of 1000 calls
+    double two, one;  // seconds of a call on so many threads
+    int least, most;  // of 1000 calls, on two threads
+    double longest;   // seconds of a call with its pause
   };
-  const Row rows[] = {{0.010, 0.019, 600, 300},  // two of three
-                      {0.095, 0.190, 999, 0},    // a pause costs less than one thread
-                      {0.003, 0.006, 999, 0},    // one call of 25 is stopped
-                      {0.010, 0.009, 0, 900}};   // one thread is faster anyway
+  const Row rows[] = {{0.010, 0.019, 980, 1000, 0.0134},  // a third longer
+                      {0.107, 0.200, 980, 1000, 0.143},
+                      {0.003, 0.006, 980, 1000, 0.003},  // one call of 25 is stopped
+                      {0.010, 0.012, 0, 800, 0.012},     // one thread is faster than to wait
+                      {0.010, 0.009, 0, 80, 0.010}};     // and faster anyway
   for (const Row& row : rows) {
     Pace pace;
     Budget budget(grant);
-    double now = 0, used = 0;
-    std::map<int, int> calls;
+    double now = 0, used = 0, begun = 0, used_before = 0;
+    int wide = 0;
     for (int i = 0; i < 1100; ++i) {
-      Allowance allowed{2, true, grant.cores};
-      if (budget.IsSpent(now, used)) allowed = {2, true, grant.cores, 0.025, 0.075};
-      const int threads = pace.Threads(2, allowed);
+      const auto [threads, pause] = pace.Next(2, {2, true, budget.Debt(now, used), grant});
       const double seconds = threads == 2 ? row.two : row.one;
       pace.Learn(threads, seconds);
-      now += seconds;
+      now += pause + seconds;
       used += threads * seconds;
-      if (i >= 100) ++calls[threads];
-      if (row.narrow > 0) CHECK(used <= grant.cores * now + 0.2);
+      if (i < 100) {
+        begun = now;
+        used_before = used;
+        continue;
+      }
+      wide += threads == 2;
+      CHECK(pause + seconds <= (threads == 2 ? row.longest : row.one) + 1e-6);
+      if (row.two >= 0.01) CHECK(used - used_before <= grant.cores * (now - begun) + 0.2);
     }
-    CHECK(calls[2] >= row.wide);
-    CHECK(calls[1] >= row.narrow);
+    CHECK(wide >= row.least && wide <= row.most);
   }
+}
+
+TEST(ADebtThatOthersMadeIsNotPaidByACall) {
+  Pace pace;
+  Calls(&pace, 2, 20, [](int threads) { return 0.02 / threads; });
+  const Allowance owed{2, true, 1.0, {1.5, 0.1}};
+  CHECK(std::abs(pace.Next(2, owed).pause - 0.01 / 3) < 1e-6);
+  CHECK_EQUAL(pace.Next(2, {1, true, 1.0, {1.5, 0.1}}).pause, 0.0);  // on one thread
+}
+
+TEST(NoMoreCallsPassAGateThanItsNumberAndTheFirstOnesFirst) {
+  constexpr int kCallers = 6;
+  Gate gate;
+  gate.Enter(1);
+  std::vector<int> order;
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&, i] {
+      gate.Enter(1);
+      order.push_back(i);
+      gate.Leave();
+    });
+    while (gate.waiting() < static_cast<size_t>(i) + 1) std::this_thread::yield();
+  }
+  CHECK(order.empty());
+  gate.Leave();
+  for (std::thread& caller : callers) caller.join();
+  for (int i = 0; i < kCallers; ++i) CHECK_EQUAL(order[i], i);
+  CHECK_EQUAL(gate.waiting(), 0u);
+}
+
+TEST(ManyCallersPassAGateTogether) {
+  Gate gate;
+  std::atomic<int> inside{0}, most{0}, calls{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 8; ++i) {
+    callers.emplace_back([&] {
+      for (int call = 0; call < 500; ++call) {
+        gate.Enter(3);
+        const int now = ++inside;
+        for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) continue;
+        if (call % 16 == 0) std::this_thread::yield();
+        ++calls;
+        --inside;
+        gate.Leave();
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(most <= 3);
+  CHECK_EQUAL(calls.load(), 8 * 500);
+}
+
+TEST(AForkedChildFindsGatesEmpty) {
+  Gate gate;
+  gate.Enter(1);
+  RunningCall::ForgetAll();
+  gate.Enter(1);  // would wait for the one that is lost
+  gate.Leave();
 }
 
 TEST(RunningCallsShareTheCores) {
@@ -267,8 +351,14 @@ TEST(RunningCallsShareTheCores) {
   CHECK_EQUAL(calls[0]->Allowed().threads, 1);
   CHECK(!calls[0]->IsAlone());
   calls.clear();
+  {
+    const RunningCall first;  // the others may be between two calls
+    CHECK(first.IsAlone());
+    CHECK_EQUAL(first.Allowed().threads, 1);
+  }
   const RunningCall last;
   CHECK(last.IsAlone());
+  CHECK_EQUAL(last.Allowed().threads, alone);
   {
     const RunningCall another;
   }

@@ -179,15 +179,15 @@ import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model
 
 rng = np.random.default_rng(0)
-x = rng.standard_normal((64, 256), "float32")
-w = rng.standard_normal((256, 256), "float32")
+x = rng.standard_normal((512, 512), "float32")  # so long that calls wait for each other
+w = rng.standard_normal((512, 512), "float32")
 nodes = [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("MatMul", ["b", "w"], ["y"])]
 ex = byoc.compile(onnx_model(nodes, {"x": x.shape}, {"w": w}, outputs=["y"]), strict=True)
 run, want = byoc.Runner(ex), byoc.Runner(ex, threads=1)(x)
 assert run.company == (0, 0)
 equal = [np.array_equal(run(x), want) for _ in range(12)]  # eight calls, and two that look at fewer threads
 alone = run.company
-crowd = [threading.Thread(target=lambda: equal.extend(np.array_equal(run(x), want) for _ in range(200)))
+crowd = [threading.Thread(target=lambda: equal.extend(np.array_equal(run(x), want) for _ in range(50)))
          for _ in range(4)]
 [t.start() for t in crowd]
 [t.join() for t in crowd]

@@ -8,6 +8,7 @@ matrix product is timed before and after each block: a block is run again if eit
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import statistics
 import time
@@ -61,9 +62,10 @@ class EngineProcess(Worker):
             raise WorkerError(f"outputs differ by {error:.1e}, accepted are {tolerance:.0e}")
         return version, error, seconds, stages
 
-    def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
-        """Milliseconds of each run; before each the process computes what the ``company`` says."""
-        return self.ask("time", warm_up, count, company)
+    def time(self, warm_up: int, count: int, company: str = "", seconds: float = math.inf) -> list[float]:
+        """Milliseconds of each run; before each the process computes what the ``company`` says. Behind so many
+        ``seconds`` there are no more runs than a 95th percentile needs."""
+        return self.ask("time", warm_up, count, company, seconds)
 
     def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
         """``blocking`` clients are threads that call the engine, and do not submit a request."""

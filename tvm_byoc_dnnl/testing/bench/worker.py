@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from ...core.compilation import compiling, stage
 from ...core.own_process import answer
 from .engines import ENGINES, Load, Run
+
+_LEAST = 20  # runs, of which a 95th percentile can be told
 
 
 class _Commands:
@@ -35,15 +38,25 @@ class _Commands:
         self._inputs = inputs
         return version, time.perf_counter() - start, [np.array(o) for o in outputs], compilation.seconds
 
-    def time(self, warm_up: int, count: int, company: str = "") -> list[float]:
+    def time(self, warm_up: int, count: int, company: str, seconds: float) -> list[float]:
         before = self._companion(company)
-        samples = []
-        for _ in range(warm_up + count):
+        samples: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(samples) < warm_up + min(count, _LEAST) or (
+            len(samples) < warm_up + count and time.perf_counter() < end
+        ):
             before()
+            samples += self._timed(0.0)
+        return samples[warm_up:]
+
+    def _timed(self, end: float) -> list[float]:
+        """One run, and more until the clock is there."""
+        samples: list[float] = []
+        while not samples or time.perf_counter() < end:
             start = time.perf_counter()
             self._run(self._inputs)
             samples.append((time.perf_counter() - start) * 1e3)
-        return samples[warm_up:]
+        return samples
 
     def _companion(self, name: str) -> Callable[[], Any]:
         """A matrix product of NumPy, or the same model in another engine."""
@@ -55,25 +68,39 @@ class _Commands:
             self._companions[name] = lambda: other(self._inputs)
         return self._companions[name]
 
-    def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
-        submit = None if blocking else getattr(self._run, "submit", None)
-        with ThreadPoolExecutor(clients) as pool:
-            send = submit or (lambda inputs: pool.submit(self._run, inputs))
-            latencies: list[float] = []
+    def _call_at_once(self, clients: int, seconds: float) -> tuple[list[float], float]:
+        """Calls of so many threads, each behind a first one that no time counts."""
+        ready = Barrier(clients)
+
+        def call() -> tuple[float, list[float]]:
+            self._timed(0.0)
+            ready.wait()
             started = time.perf_counter()
-            end = started + seconds
-            waiting: dict[Future[Any], float] = {}
-            while True:
-                while len(waiting) < clients:
-                    begun = time.perf_counter()
-                    if begun >= end and len(latencies) + len(waiting) >= clients:
-                        break
-                    waiting[send(self._inputs)] = begun
-                if not waiting:
-                    return latencies, time.perf_counter() - started
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    latencies.append((time.perf_counter() - waiting.pop(future)) * 1e3)
-                    future.result()
+            return started, self._timed(started + seconds)
+
+        with ThreadPoolExecutor(clients) as pool:
+            calls = [pool.submit(call) for _ in range(clients)]
+        ended, done = time.perf_counter(), [each.result() for each in calls]
+        return [sample for _, samples in done for sample in samples], ended - min(started for started, _ in done)
+
+    def serve(self, clients: int, seconds: float, blocking: bool) -> tuple[list[float], float]:
+        submit = getattr(self._run, "submit", None)
+        if blocking or submit is None:
+            return self._call_at_once(clients, seconds)
+        started = time.perf_counter()
+        latencies: list[float] = []
+        waiting: dict[Future[Any], float] = {}
+        while True:
+            while len(waiting) < clients:
+                begun = time.perf_counter()
+                if begun >= started + seconds and len(latencies) + len(waiting) >= clients:
+                    break
+                waiting[submit(self._inputs)] = begun
+            if not waiting:
+                return latencies, time.perf_counter() - started
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                latencies.append((time.perf_counter() - waiting.pop(future)) * 1e3)
+                future.result()
 
 
 if __name__ == "__main__":
