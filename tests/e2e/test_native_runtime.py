@@ -143,6 +143,33 @@ def test_every_bit_is_that_of_a_runner_of_tvm(folder: Path, name: str, sizes: li
         same(list(native.named(*values).values()), list(tvm.named(*values).values()))
 
 
+@pytest.mark.parametrize("runtime", ["native", "tvm"])
+def test_outputs_go_into_arrays_of_the_caller(folder: Path, runtime: str) -> None:
+    run = byoc.load(folder / "sums.so", runtime=runtime)
+    p, q = inputs_of("sums", 5)
+    want = [p + q, p.copy()]
+    wide = np.zeros((5, 6), "float32")
+    for into in ([np.zeros_like(p), np.zeros_like(q)], [wide[:, ::2], wide[:, 1::2]], [q.copy(), np.zeros_like(q)]):
+        run.into(into, p, q)
+        same(into, want)
+    run.into([p, q], p=p, q=q)  # over its own inputs
+    same([p, q], want)
+    lookup = byoc.load(folder / "lookup.so", runtime=runtime)
+    x = inputs_of("lookup", 3)[0]
+    one = np.zeros_like(lookup(x))
+    lookup.into(one, x)
+    same(one, lookup(x))
+    for wrong, says in (
+        ([one], "got 1 arrays, expected 2: one for each output"),
+        ([p, q.astype("float64")], r"output 'same' is float32 \[5, 3\]; got float64 \[5, 3\]; give an array"),
+        ([p, q[:4]], r"got float32 \[4, 3\]"),
+        ([p, q.tolist()], "got list"),
+        ([read_only(p), q], r"output 'y' is float32 \[5, 3\]; got float32 \[5, 3\]; give an array that can be written"),
+    ):
+        with pytest.raises(byoc.InputError, match=says):
+            run.into(wrong, p, q)
+
+
 class OnlyDLPack:
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

@@ -209,6 +209,42 @@ class BaseRunner:
         names = [o.name for o in self.outputs] or [f"output_{i}" for i in range(len(values))]
         return dict(zip(names, values, strict=True))
 
+    def into(self, outputs: np.ndarray | Sequence[np.ndarray], *args: Any, **kwargs: Any) -> None:
+        """Run the model as a call does, and write the outputs into arrays of the caller's.
+
+        A model that runs without TVM writes there what it computes; of others the outputs are copied, but no memory is
+        taken for them.
+
+        Parameters
+        ----------
+        outputs : numpy.ndarray or sequence of numpy.ndarray
+            One for each output, in order, of its dtype and shape; inputs may be among them.
+        *args, **kwargs
+            As for a call.
+
+        Raises
+        ------
+        InputError
+            As a call does, and if an array does not fit its output, which is then left as it was.
+        """
+        given = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
+        self._write(self._open(), given, args, kwargs)
+
+    def _write(self, model: Any, given: list[np.ndarray], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _check_given(self, given: Sequence[Any], results: Sequence[tuple[tuple[int, ...], np.dtype]]) -> None:
+        """`InputError` unless these are arrays of the results' shapes and dtypes."""
+        if len(given) != len(results):
+            raise InputError(f"got {len(given)} arrays, expected {len(results)}: one for each output")
+        for i, (array, (shape, dtype)) in enumerate(zip(given, results)):
+            got = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+            if got != f"{dtype} {list(shape)}" or not array.flags.writeable:
+                name = repr(self.outputs[i].name) if self.outputs else i
+                raise InputError(
+                    f"output {name} is {dtype} {list(shape)}; got {got}; give an array that can be written"
+                )
+
     def _givers_of(self, tensors: Sequence[Any]) -> str:
         return f"the inputs have it, or the model computes it from them ({self._shapes_of(tensors)})"
 

@@ -206,11 +206,31 @@ class NativeRunner(BaseRunner):
         self._check(self._library.prepare(model.pointer, given.at(arrays), len(arrays)), arrays)
 
     def _call(self, model: _Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
+        results = self._results(model, args, kwargs)
+        return results if self._is_tuple else results[0]
+
+    def _write(self, model: _Model, given: list[np.ndarray], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        for array, result in zip(given, self._results(model, args, kwargs, given), strict=True):
+            if array is not result:
+                np.copyto(array, result)
+
+    def _results(
+        self,
+        model: _Model,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: list[np.ndarray] | None = None,
+    ) -> list[np.ndarray]:
+        """In the arrays that are given, where these are dense and no inputs."""
         values = self._in_order(args, kwargs)
         arrays = [self._array(*each) for each in zip(values, self.inputs, self._dtypes, strict=True)]
         shapes = tuple([array.shape for array in arrays])
         sizes = self._sizes.get(shapes) or self._sizes_of(model, shapes, arrays)
-        results = [_empty(*each) for each in sizes.results]
+        if given is None:
+            results = [_empty(*each) for each in sizes.results]
+        else:
+            self._check_given(given, sizes.results)
+            results = [_place(array, [*arrays, *given[:i]]) for i, array in enumerate(given)]
         status = self._library.run(
             model.pointer,
             sizes.inputs.at(arrays),
@@ -219,7 +239,7 @@ class NativeRunner(BaseRunner):
             len(results),
         )
         self._check(status, arrays)
-        return results if self._is_tuple else results[0]
+        return results
 
     @staticmethod
     def _array(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
@@ -259,6 +279,12 @@ class NativeRunner(BaseRunner):
         if status == _MEMORY:
             raise OutOfMemoryError(f"the model's tensors need more memory than there is ({error})")
         raise error
+
+
+def _place(array: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """Where to write a result for this array: there, if it is dense and apart from the others."""
+    is_apart = array.flags.c_contiguous and not any(np.may_share_memory(array, other) for other in others)
+    return array if is_apart else _empty(array.shape, array.dtype)
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from ..core import _native
-from ..core.arguments import as_tensor
+from ..core.arguments import as_tensor, as_view
 from ..core.errors import (
     ArtifactError,
     ByocError,
@@ -130,6 +130,16 @@ class Runner(BaseRunner):
 
     def _call(self, model: Machines, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> np.ndarray | list[np.ndarray]:
         return self._to_numpy(self._computed(model, self.tensors(args, kwargs)))
+
+    def _write(
+        self, model: Machines, given: list[np.ndarray], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        result = self._computed(model, self.tensors(args, kwargs))
+        results = list(map(as_view, [result] if isinstance(result, tvm.runtime.Tensor) else result))
+        self._check_given(given, [(r.shape, r.dtype) for r in results])
+        shared = [any(np.may_share_memory(r, array) for array in given) for r in results]  # an input that is a result
+        for array, r in zip(given, [r.copy() if s else r for r, s in zip(results, shared, strict=True)], strict=True):
+            np.copyto(array, r)
 
     def appended(self, inputs: Mapping[str, Any]) -> dict[str, tvm.runtime.Tensor]:
         """Run the model as a call does, with caches from step to step as they are; gives all outputs by their names.
