@@ -41,7 +41,7 @@ int64_t SizeOf(DType dtype);
 /// The attributes of all kinds; a kind's own are set, the others keep their defaults.
 struct Attrs {
   Dims strides, dilations, pad_begin, pad_end, kernel, axes, begin, steps, table;
-  int64_t axis = 0, group_size = 0, local_size = 0, window = 0;
+  int64_t axis = 0, group_size = 0, local_size = 0, window = 0, scale_bits = 32;
   double alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0, value = 0, scale = 1, softcap = 0;
   double clip = std::numeric_limits<double>::infinity();
   std::vector<double> alphas, betas;

@@ -77,6 +77,7 @@ const AttrField& FieldOf(const std::string& attr) {
       {"group_size", &Attrs::group_size},
       {"local_size", &Attrs::local_size},
       {"window", &Attrs::window},
+      {"scale_bits", &Attrs::scale_bits},
       {"alpha", &Attrs::alpha},
       {"beta", &Attrs::beta},
       {"k", &Attrs::k},

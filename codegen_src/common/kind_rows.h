@@ -220,7 +220,7 @@ KIND(Lookup, "lookup", 1, 1, "table", "", {
   c.NeedOut(c.In(0));
 })
 
-KIND(CompressedMatmul, "compressed_matmul", 3, 4, "alg? group_size", "float32 int8", {
+KIND(CompressedMatmul, "compressed_matmul", 3, 4, "alg? group_size scale_bits?", "float32 int8", {
   const Dims& src = c.In(0);
   const Dims& weights = c.In(1);
   const Dims& scales = c.In(2);
@@ -228,6 +228,7 @@ KIND(CompressedMatmul, "compressed_matmul", 3, 4, "alg? group_size", "float32 in
          "a source [M, K], weights and scales of rank 2");
   c.Need(c.a.group_size >= 8 && c.a.group_size < kMaxAttr && c.a.group_size % 8 == 0,
          "a group_size that is a multiple of 8");
+  c.Need(c.a.scale_bits == 16 || c.a.scale_bits == 32, "scale_bits 16 or 32");
   const int64_t depth = scales[1] < 0 ? kUnknownDim : c.Product(scales[1], c.a.group_size);
   if (!Same(src[1], depth))
     c.Fault("K is ", src[1], " in the source and ", depth, " in the scales");
@@ -245,7 +246,8 @@ KIND(CompressedMatmul, "compressed_matmul", 3, 4, "alg? group_size", "float32 in
   c.NeedOut({src[0], weights[0]});
 })
 
-KIND(Attention, "attention", 3, 4, "alg scale", "accurate no_nan", {
+KIND(Attention, "attention", 3, 4, "alg scale softcap?", "accurate no_nan", {
+  c.Need(c.a.softcap >= 0, "a softcap of 0 or more");
   const Dims& query = c.In(0);
   const Dims& key = c.In(1);
   const Dims& value = c.In(2);

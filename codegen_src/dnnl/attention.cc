@@ -54,6 +54,7 @@ byoc_attention_params SizesOf(const NodeView& n) {
   p.width = query[3];
   p.value_width = n.Shape(2).back();
   p.scale = n.a.scale;
+  p.softcap = n.a.softcap;
   p.has_bias = HasBias(n);
   p.no_nan = n.a.alg == "no_nan";
   p.threads = n.lowering.machine().threads;
@@ -119,7 +120,6 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
     p.has_starts = 1;
     args.push_back({DNNL_ARG_SRC_3, n.In(3), RawLayout(n.Shape(3), DType::kInt64)});
     p.window = n.a.window;
-    p.softcap = n.a.softcap;
     p.has_sinks = n.OwnInputs() > 4;
     if (p.has_sinks) args.push_back(n.AsDense(DNNL_ARG_BIAS, 4));
   }
@@ -166,7 +166,12 @@ void EmitSteps(const NodeView& n) {
   Node permute = NewNode(Kind::kPermute, {key}, made(transposed));
   permute.attrs.axes = axes;
   Node scores = NewNode(Kind::kMatmul, {n.In(0), permute.output}, made(shape));
-  if (n.a.scale != 1) scores.post_ops.push_back(Eltwise("linear", n.a.scale));
+  const double cap = n.a.softcap, scale = cap == 0 ? n.a.scale : n.a.scale / cap;
+  if (scale != 1) scores.post_ops.push_back(Eltwise("linear", scale));
+  if (cap != 0) {
+    scores.post_ops.push_back(Eltwise("tanh", 0));
+    scores.post_ops.push_back(Eltwise("linear", cap));
+  }
   if (HasBias(n)) {
     PostOp add;
     add.binary = true;

@@ -21,6 +21,7 @@ byoc_compressed_params ParamsOf(const NodeView& n) {
   p.group = n.a.group_size;
   p.bits = n.Shape(1)[1] == p.depth ? 8 : 4;
   p.has_zero_points = n.OwnInputs() == 4;
+  p.scale_bits = n.a.scale_bits;
   p.rounds = n.a.alg == "int8";
   p.has_vnni = p.rounds && n.lowering.isa().HasExactIntegerProducts();
   p.threads = n.lowering.machine().threads;

@@ -67,11 +67,10 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const in
                                         float* totals) {
   const int64_t a_row = byoc_compressed_rounded_bytes(p), group = p->group;
   const int64_t group_bytes = byoc_compressed_group_bytes(p);
-  const int64_t head = byoc_compressed_head(p) * 4;
+  const int64_t head = byoc_compressed_head(p);
   const char* said = a + byoc_compressed_said(p, first);
   const char* q = a + first * group;
   for (int64_t g = 0; g < groups; ++g, b += group_bytes, said += sizeof(byoc_rounded)) {
-    const float* scales = (const float*)b;
     const char* w = b + head;
     BYOC_INTS sums[BYOC_TILE][4];
     BYOC_UNROLL
@@ -102,6 +101,9 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const in
     }
     /* The compiler must not keep the totals elsewhere: there is no register left. */
     __asm__("" : "+r"(totals));
+    BYOC_VEC scale[4], zero[4];
+    BYOC_NAME(load_four)(b, p->scale_bits, scale);
+    if (has_zeros) BYOC_NAME(load_four)(b + byoc_compressed_head(p) / 2, p->scale_bits, zero);
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) {
       const int r = i / 4, j = i % 4;
@@ -109,10 +111,9 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const in
       float* total = totals + r * BYOC_WIDTH + j * BYOC_LANES;
       BYOC_VEC x = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, sums[r][j]);
       if (has_zeros) {
-        const BYOC_VEC zero = BYOC_NAME(load)(scales + BYOC_WIDTH + j * BYOC_LANES);
-        x = (BYOC_VEC)BYOC_OP(fnmadd_ps)(zero, BYOC_NAME(set)(of->sum), x);
+        x = (BYOC_VEC)BYOC_OP(fnmadd_ps)(zero[j], BYOC_NAME(set)(of->sum), x);
       }
-      x *= BYOC_NAME(load)(scales + j * BYOC_LANES);
+      x *= scale[j];
       BYOC_NAME(store)(
           total, (BYOC_VEC)BYOC_OP(fmadd_ps)(BYOC_NAME(set)(of->scale), x, BYOC_NAME(load)(total)));
     }

@@ -41,11 +41,11 @@
 BYOC_FUNCTION float byoc_compressed_weight(const byoc_compressed_params* p, const char* group,
                                            int64_t k, int64_t c) {
   const int64_t panel = byoc_compressed_panel(p), in_word = 32 / p->bits;
-  const float* head = (const float*)group;
   uint32_t word;
-  memcpy(&word, group + (byoc_compressed_head(p) + k / in_word * panel + c) * 4, 4);
+  memcpy(&word, group + byoc_compressed_head(p) + (k / in_word * panel + c) * 4, 4);
   word = word >> k % in_word * p->bits & (p->bits == 8 ? 255 : 15);
-  return (float)word - (p->bits == 8 ? 128 : 8) - (p->has_zero_points ? head[panel + c] : 0);
+  return (float)word - (p->bits == 8 ? 128 : 8) -
+         (p->has_zero_points ? byoc_compressed_said_of(p, group, panel + c) : 0);
 }
 
 /* Groups first..last of all rows, as byoc_round_groups_avx2, but in their order. */
@@ -94,7 +94,7 @@ BYOC_FUNCTION void byoc_compressed_plain(const byoc_compressed_params* p, void* 
           of_group += (p->rounds ? (float)(int8_t)row[at] : src[at]) *
                       byoc_compressed_weight(p, group, k, n % panel);
         }
-        sum += scale * (of_group * ((const float*)group)[n % panel]);
+        sum += scale * (of_group * byoc_compressed_said_of(p, group, n % panel));
       }
       ((float*)data[byoc_compressed_dst(p)])[m * p->columns + n] = sum;
     }
@@ -192,16 +192,11 @@ BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, cons
   BYOC_UNROLL
   for (int i = 0; i < 4 * rows; ++i) total[i / 4][i % 4] = BYOC_NAME(set)(0.f);
   for (int64_t g = 0; g < groups; ++g, a += group) {
-    const float* scales = (const float*)b;
-    const float* zeros = scales + BYOC_WIDTH;
-    const char* q = b + head * 4;
-    BYOC_VEC sums[4][4], zero[4];
+    const char* q = b + head;
+    BYOC_VEC sums[4][4], zero[4], scale[4];
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
-    BYOC_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      zero[j] = has_zeros ? BYOC_NAME(load)(zeros + j * BYOC_LANES) : BYOC_NAME(set)(0.f);
-    }
+    if (has_zeros) BYOC_NAME(load_four)(b + byoc_compressed_head(p) / 2, p->scale_bits, zero);
     for (int64_t k = 0; k < group; k += 32 / bits, q += 4 * BYOC_WIDTH) {
       BYOC_INTS words[4];
       BYOC_UNROLL
@@ -220,11 +215,11 @@ BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, cons
         }
       }
     }
+    BYOC_NAME(load_four)(b, p->scale_bits, scale);
     BYOC_UNROLL
     for (int j = 0; j < 4; ++j) {
-      const BYOC_VEC scale = BYOC_NAME(load)(scales + j * BYOC_LANES);
       BYOC_UNROLL
-      for (int r = 0; r < rows; ++r) total[r][j] += scale * sums[r][j];
+      for (int r = 0; r < rows; ++r) total[r][j] += scale[j] * sums[r][j];
     }
     b += byoc_compressed_group_bytes(p);
   }
@@ -259,15 +254,13 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_direct)(int rows, const byoc_compressed
 /* The weights of one group of a panel as numbers. */
 BYOC_INLINE void BYOC_NAME(decompress_bits)(const int bits, const byoc_compressed_params* p,
                                             const char* b, float* to) {
-  const float* scales = (const float*)b;
-  const char* q = b + byoc_compressed_head(p) * 4;
+  const char* q = b + byoc_compressed_head(p);
   BYOC_VEC scale[4], zero[4];
+  BYOC_NAME(load_four)(b, p->scale_bits, scale);
   BYOC_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    scale[j] = BYOC_NAME(load)(scales + j * BYOC_LANES);
-    zero[j] = p->has_zero_points ? BYOC_NAME(load)(scales + BYOC_WIDTH + j * BYOC_LANES)
-                                 : BYOC_NAME(set)(0.f);
-  }
+  for (int j = 0; j < 4; ++j) zero[j] = BYOC_NAME(set)(0.f);
+  if (p->has_zero_points)
+    BYOC_NAME(load_four)(b + byoc_compressed_head(p) / 2, p->scale_bits, zero);
   for (int64_t k = 0; k < p->group; k += 32 / bits, q += 4 * BYOC_WIDTH) {
     BYOC_UNROLL
     for (int j = 0; j < 4; ++j) {

@@ -4,6 +4,7 @@
 #ifndef BYOC_COMPRESSED_PLAN_H_
 #define BYOC_COMPRESSED_PLAN_H_
 
+#include "byoc_copy.h"
 #include "byoc_isa.h"
 #include "byoc_kernel.h"
 #include "byoc_post_ops.h"
@@ -16,15 +17,16 @@ typedef struct __attribute__((may_alias)) byoc_compressed_params {
       group;    /* weights along the depth that share a scale; a multiple of 8, divides the depth */
   int64_t bits; /* of a weight: 8 or 4 */
   int64_t has_zero_points;
-  int64_t rounds;   /* whether sources are rounded to 8 bits, and multiplied as integers */
-  int64_t has_vnni; /* for such products */
-  int64_t threads;  /* for which there is scratch */
+  int64_t scale_bits; /* of a scale and of a zero point: 32, or 16 for numbers of float16 */
+  int64_t rounds;     /* whether sources are rounded to 8 bits, and multiplied as integers */
+  int64_t has_vnni;   /* for such products */
+  int64_t threads;    /* for which there is scratch */
   int64_t post_ops;
 } byoc_compressed_params;
 
 /* Packed weights are panels of four vectors of columns. In a panel, for each group:
 
-     float scales[panel], zero_points[panel]   (the latter only if there are any)
+     scales[panel], zero_points[panel]   float or float16; the latter only if there are any
      8 bits: uint32_t weights[group / 4][panel]
      4 bits: uint32_t weights[group / 8][panel]
 
@@ -36,12 +38,12 @@ BYOC_FUNCTION int64_t byoc_compressed_panel(const byoc_compressed_params* p) {
 BYOC_FUNCTION int64_t byoc_compressed_panels(const byoc_compressed_params* p) {
   return (p->columns + byoc_compressed_panel(p) - 1) / byoc_compressed_panel(p);
 }
-/* Floats in front of a group's weights. */
+/* Bytes in front of a group's weights. */
 BYOC_FUNCTION int64_t byoc_compressed_head(const byoc_compressed_params* p) {
-  return (p->has_zero_points ? 2 : 1) * byoc_compressed_panel(p);
+  return (p->has_zero_points ? 2 : 1) * byoc_compressed_panel(p) * p->scale_bits / 8;
 }
 BYOC_FUNCTION int64_t byoc_compressed_group_bytes(const byoc_compressed_params* p) {
-  return byoc_compressed_head(p) * 4 + p->group * byoc_compressed_panel(p) * p->bits / 8;
+  return byoc_compressed_head(p) + p->group * byoc_compressed_panel(p) * p->bits / 8;
 }
 BYOC_FUNCTION int64_t byoc_compressed_panel_bytes(const byoc_compressed_params* p) {
   return p->depth / p->group * byoc_compressed_group_bytes(p);
@@ -117,6 +119,21 @@ BYOC_FUNCTION int64_t byoc_compressed_dst(const byoc_compressed_params* p) {
   return 2 + byoc_operands((const byoc_post_op*)(p + 1), p->post_ops);
 }
 
+/* Number `i` in front of a group's weights: a scale, and behind those of the panel a zero point. */
+BYOC_FUNCTION float byoc_compressed_said_of(const byoc_compressed_params* p, const char* group,
+                                            int64_t i) {
+  return p->scale_bits == 16 ? byoc_from_float16(((const uint16_t*)group)[i])
+                             : ((const float*)group)[i];
+}
+BYOC_FUNCTION void byoc_compressed_say_of(const byoc_compressed_params* p, char* group, int64_t i,
+                                          float number) {
+  if (p->scale_bits == 16) {
+    ((uint16_t*)group)[i] = byoc_to_float16(number);
+  } else {
+    ((float*)group)[i] = number;
+  }
+}
+
 BYOC_FUNCTION int byoc_compressed_pack_on_thread(const int64_t* params, void* const* data,
                                                  void* scratch, int64_t part, int64_t parts) {
   const byoc_compressed_params* p = (const byoc_compressed_params*)params;
@@ -131,13 +148,14 @@ BYOC_FUNCTION int byoc_compressed_pack_on_thread(const int64_t* params, void* co
     char* to = packed + i * byoc_compressed_panel_bytes(p);
     memset(to, 0, (size_t)byoc_compressed_panel_bytes(p));
     for (int64_t g = 0; g < groups; ++g, to += byoc_compressed_group_bytes(p)) {
-      float* head = (float*)to;
-      char* body = to + byoc_compressed_head(p) * 4;
+      char* body = to + byoc_compressed_head(p);
       for (int64_t c = 0; c < panel && i * panel + c < p->columns; ++c) {
         const int64_t column = i * panel + c;
         const uint8_t* row = weights + column * row_bytes + g * p->group * p->bits / 8;
-        head[c] = scales[column * groups + g];
-        if (zero_points != NULL) head[panel + c] = zero_points[column * groups + g];
+        byoc_compressed_say_of(p, to, c, scales[column * groups + g]);
+        if (zero_points != NULL) {
+          byoc_compressed_say_of(p, to, panel + c, zero_points[column * groups + g]);
+        }
         for (int64_t k = 0; k < p->group * p->bits / 8; k += 4) {
           uint32_t word;
           memcpy(&word, row + k, 4);

@@ -63,12 +63,12 @@
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,avx512vnni"))), \
     apply_to = function)
 #elif defined(BYOC_SIMD_VNNI)
-#pragma clang attribute push(__attribute__((target("avx2,fma,avxvnni"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), apply_to = function)
 #elif defined(BYOC_SIMD_AVX512)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma"))), \
                              apply_to = function)
 #else
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #endif
 #else
 #pragma GCC push_options
@@ -79,11 +79,11 @@
 #elif defined(BYOC_SIMD_AVX512) && defined(BYOC_SIMD_VNNI)
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,fma,avx512vnni,prefer-vector-width=512")
 #elif defined(BYOC_SIMD_VNNI)
-#pragma GCC target("avx2,fma,avxvnni")
+#pragma GCC target("avx2,fma,f16c,avxvnni")
 #elif defined(BYOC_SIMD_AVX512)
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")
 #else
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #endif
 #endif
 

@@ -12,8 +12,9 @@ its own.
     key ─ permute ─ matmul ─ · scale ─ + bias ─ softmax ─┐     key ─┼─ attention
     value ───────────────────────────────────────────── matmul   value ─┘
 
-So Relax's own operators and what exporters write instead are one kind, and the engine chooses how to compute it. Heads
-of keys that are repeated for several heads of queries are read once.
+So Relax's own operators and what exporters write instead are one kind, and the engine chooses how to compute it. Behind
+the scale, scores may be capped: softcap · tanh(score / softcap). Heads of keys that are repeated for several heads of
+queries are read once.
 
 Rotary positions before it are one node.
 """
@@ -172,6 +173,7 @@ class _Attention:
     value: int
     bias: list[int]
     scale: float
+    softcap: float
     alg: str
 
     def replace(self, graph: PortableGraph) -> None:
@@ -182,7 +184,7 @@ class _Attention:
         if graph.tensors[key].shape[:-2] != graph.tensors[value].shape[:-2]:
             key, value = _rows(graph, keys, True, last, grouped=False), self.value
         last.kind = "attention"
-        last.attrs = {"alg": self.alg, "scale": self.scale * of_query * of_keys}
+        last.attrs = {"alg": self.alg, "scale": self.scale * of_query * of_keys, "softcap": self.softcap}
         graph.nodes.rewire(last, [query, key, value, *self.bias])
         for node in reversed(others):
             graph.nodes.remove(node)
@@ -204,7 +206,7 @@ def _match(graph: PortableGraph, softmax: Node) -> _Attention | None:
     before = _scores(graph, softmax.inputs[0])
     if before is None or shares not in (softmax, *behind)[-1].outputs:
         return None
-    nodes, bias, scale = before
+    nodes, bias, scale, softcap = before
     query, keys = nodes[0].inputs
     everything = [*nodes, softmax, *behind, last]
     heads = shape[:-2]
@@ -214,28 +216,42 @@ def _match(graph: PortableGraph, softmax: Node) -> _Attention | None:
         return None
     if any(graph.tensors[t].dtype != "float32" for n in everything for t in (*n.inputs, *n.outputs)):
         return None
-    return _Attention(everything, query, keys, value, bias, scale, alg)
+    return _Attention(everything, query, keys, value, bias, scale, softcap, alg)
 
 
-def _scores(graph: PortableGraph, tensor: int) -> tuple[list[Node], list[int], float] | None:
-    """The product behind the scores with what scales it and is added to it, the bias, and the scale."""
+def _scores(graph: PortableGraph, tensor: int) -> tuple[list[Node], list[int], float, float] | None:
+    """The product behind the scores with what scales it and is added to it, the bias, the scale and the softcap."""
     node = _only_producer(graph, tensor)
     if node is not None and _is(node, "binary", "add"):
         for inner, bias in (node.inputs, node.inputs[::-1]):
             found = _scaled(graph, inner)
             if found is not None and graph.tensors[inner].shape == graph.tensors[tensor].shape and inner != bias:
-                return [*found[0], node], [bias], found[1]
+                return [*found[0], node], [bias], *found[1:]
         return None
     found = _scaled(graph, tensor)
-    return None if found is None else (found[0], [], found[1])
+    return None if found is None else (found[0], [], *found[1:])
 
 
-def _scaled(graph: PortableGraph, tensor: int) -> tuple[list[Node], float] | None:
-    node, behind, scale = _only_producer(graph, tensor), [], 1.0
-    if node is not None and (factor := _factor(graph, node)) is not None:
-        behind, scale = [node], factor
+def _scaled(graph: PortableGraph, tensor: int) -> tuple[list[Node], float, float] | None:
+    """The product, and what multiplies it; perhaps as softcap · tanh(scores / softcap)."""
+    (node, behind, scale), softcap = _factors(graph, tensor), 0.0
+    if node is not None and _is(node, "eltwise", "tanh") and scale > 0:
+        softcap, capped = scale, [node, *behind]
+        node, behind, scale = _factors(graph, node.inputs[0])
+        behind, scale = [*behind, *capped], scale * softcap
+    if node is None or node.kind != "matmul" or len(node.inputs) != 2:
+        return None
+    return [node, *behind], scale, softcap
+
+
+def _factors(graph: PortableGraph, tensor: int) -> tuple[Node | None, list[Node], float]:
+    """What computes a tensor but for the numbers that multiply it, the nodes of these, and their product."""
+    node, scale = _only_producer(graph, tensor), 1.0
+    behind: list[Node] = []
+    while node is not None and (factor := _factor(graph, node)) is not None:
+        behind, scale = [node, *behind], scale * factor
         node = _only_producer(graph, node.inputs[0])
-    return ([node, *behind], scale) if node is not None and node.kind == "matmul" and len(node.inputs) == 2 else None
+    return node, behind, scale
 
 
 def _is(node: Node, kind: str, alg: str) -> bool:

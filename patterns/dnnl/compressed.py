@@ -74,12 +74,20 @@ def _lower(g: GraphBuilder, match: Match, bits: int) -> Value:
         require(zero.shape == scale.shape and zero.dtype == "int8", f"zero points of shape {zero.shape}, {zero.dtype}")
         inputs.append(g.reshape(g.emit("reorder", [zero], zero.shape, "float32"), (n, groups)))
     attrs: dict[str, Any] = {"group_size": group}
+    if scale.constant is not None and _is_narrow(scale.constant):
+        attrs["scale_bits"] = 16  # as zero points are, too
     if (rounded := match.get("rounded")) is not None:
         block = block_of(rounded)
         require(block == group, f"a source that is rounded in blocks of {block}, but groups of {group} weights")
         attrs["alg"] = "int8"
     rows = product(x.shape[:-1])
     return g.reshape(g.emit("compressed_matmul", inputs, (rows, n), **attrs), out)
+
+
+def _is_narrow(scales: np.ndarray) -> bool:
+    """Whether float16 says them exactly, as those of files that store them so."""
+    with np.errstate(over="ignore"):
+        return np.array_equal(scales, scales.astype("float16"))
 
 
 def _example(bits: int) -> tvm.IRModule:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with compressed weights against float64: both widths, with and without zero points,
-// every tail, few rows and many, each instruction set that this CPU has and plain C; and those with
-// sources that are rounded to 8 bits, bit by bit. An unreadable page lies behind every buffer.
+// scales of both widths, every tail, few rows and many, each instruction set that this CPU has and
+// plain C; and those with sources that are rounded to 8 bits, bit by bit. An unreadable page lies
+// behind every buffer.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -21,6 +22,13 @@ struct Call {
   byoc_post_op post_ops[2];
 };
 
+/// Each number as float16 has it.
+void Narrow(Guarded* numbers) {
+  for (size_t i = 0; i < numbers->size(); ++i) {
+    numbers->data()[i] = byoc_from_float16(byoc_to_float16(numbers->data()[i]));
+  }
+}
+
 /// The largest error of a product, in units of the sum of the magnitudes of what is summed.
 double WorstError(Call call, int threads) {
   byoc_compressed_params& p = call.p;
@@ -34,6 +42,7 @@ double WorstError(Call call, int threads) {
   Guarded src(static_cast<size_t>(p.rows * p.depth));
   Guarded bias(static_cast<size_t>(p.columns)), residual(results), dst(results);
   Fill({&scales, &src, &bias, &residual}, &random);
+  if (p.scale_bits == 16) Narrow(&scales);
   for (size_t i = 0; i < zeros.size(); ++i) {
     zeros.data()[i] = static_cast<float>(static_cast<int>(random() % 16) - 8);
   }
@@ -142,6 +151,7 @@ int64_t WrongResults(const byoc_compressed_params& given, int threads,
   Guarded src(static_cast<size_t>(p.rows * p.depth));
   Guarded dst(static_cast<size_t>(p.rows * p.columns));
   Fill({&scales, &src}, &random);
+  if (p.scale_bits == 16) Narrow(&scales);
   for (int64_t k = 0; k < p.depth; k += 5) src.data()[k] = 0.5f;  // ties and equal largest numbers
   std::fill(src.data(), src.data() + p.group, 0.f);
   if (outlier) src.data()[(p.rows - 1) * p.depth + p.group + 3] = *outlier;
@@ -204,8 +214,9 @@ TEST(ProductsOfRoundedSourcesAreExact) {
           for (int64_t columns : {1, 37, 64, 130}) {
             for (int64_t group : {8, 16, 32}) {
               const byoc_compressed_params p = {
-                  place.isa, rows, /*depth=*/96,   columns, group, bits,
-                  zeros,     1,    place.has_vnni, 0,       0};
+                  place.isa, rows,  /*depth=*/96,          columns, group,
+                  bits,      zeros, group == 16 ? 16 : 32, 1,       place.has_vnni,
+                  0,         0};
               CHECK(WrongResults(p, static_cast<int>(columns % 3 + 1)) == 0);
             }
           }
@@ -220,10 +231,18 @@ TEST(ProductsOfRoundedSourcesInLongGroupsAreExact) {
     for (int64_t bits : {4, 8}) {
       for (int64_t group : {24, 48, 64, 128, 256, 768}) {
         for (int64_t rows : {1, 9}) {
-          const byoc_compressed_params p = {place.isa,         rows,
+          const byoc_compressed_params p = {place.isa,
+                                            rows,
                                             /*depth=*/2 * 768,
-                                            /*columns=*/70,    group, bits,
-                                            /*zeros=*/1,       1,     place.has_vnni, 0, 0};
+                                            /*columns=*/70,
+                                            group,
+                                            bits,
+                                            /*zeros=*/1,
+                                            group % 64 ? 32 : 16,
+                                            1,
+                                            place.has_vnni,
+                                            0,
+                                            0};
           CHECK(WrongResults(p, 2) == 0);
         }
       }
@@ -236,9 +255,10 @@ TEST(OutliersOfRoundedSources) {
     for (float outlier : {1e37f, 1e-40f, std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
       for (int64_t rows : {1, 8}) {
-        const byoc_compressed_params p = {
-            place.isa, rows, /*depth=*/96, /*columns=*/70, /*group=*/32, 4, 1, 1, place.has_vnni,
-            0,         0};
+        const byoc_compressed_params p = {place.isa,      rows,
+                                          /*depth=*/96,
+                                          /*columns=*/70,
+                                          /*group=*/32,   4,    1, 16, 1, place.has_vnni, 0, 0};
         CHECK(WrongResults(p, 2, outlier) == 0);
       }
     }
@@ -253,8 +273,9 @@ TEST(EveryTailOfAProductWithCompressedWeights) {
           for (int64_t columns : {1, 37, 64, 130}) {
             for (int64_t group : {8, 32}) {
               Call call{};
-              call.p = {isa, rows, /*depth=*/96,  columns, group, bits, zeros, 0,
-                        0,   0,    /*post_ops=*/0};
+              call.p = {isa,  rows,          /*depth=*/96,         columns, group,
+                        bits, zeros,         group == 8 ? 16 : 32, 0,       0,
+                        0,    /*post_ops=*/0};
               CHECK(WorstError(call, columns % 2 + 1) < 1e-6);
             }
           }
@@ -269,7 +290,7 @@ TEST(LongGroupsAndManyBlocks) {
     for (int64_t group : {64, 128, 1024}) {
       for (int64_t rows : {1, 9, 20}) {
         Call call{};
-        call.p = {isa, rows, /*depth=*/1024, /*columns=*/70, group, /*bits=*/4, 1, 0, 0, 0, 0};
+        call.p = {isa, rows, /*depth=*/1024, /*columns=*/70, group, /*bits=*/4, 1, 16, 0, 0, 0, 0};
         CHECK(WorstError(call, 2) < 1e-6);
       }
     }
@@ -281,7 +302,8 @@ TEST(PostOperationsOfAProductWithCompressedWeights) {
     if (isa == 0) continue;  // the engine applies them apart
     for (int64_t rows : {1, 6}) {
       Call call{};
-      call.p = {isa, rows, /*depth=*/64, /*columns=*/75, /*group=*/32, /*bits=*/8, 0, 0, 0, 0, 2};
+      call.p = {isa, rows, /*depth=*/64, /*columns=*/75, /*group=*/32, /*bits=*/8, 0, 32, 0, 0,
+                0,   2};
       call.post_ops[0].kind = call.post_ops[1].kind = BYOC_ADD;
       call.post_ops[0].operand = 2;
       call.post_ops[0].form = BYOC_PER_CHANNEL;

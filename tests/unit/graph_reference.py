@@ -360,7 +360,10 @@ def attention(inputs: list, a: dict, shape: Any) -> np.ndarray:
     query, key, value, *bias = inputs
     if query.ndim == 4:
         key, value = (np.repeat(x, query.shape[1] // key.shape[1], 1) for x in (key, value))
-    scores = query @ np.swapaxes(key, -1, -2) * a["scale"] + (bias[0] if bias else 0)
+    scores = query @ np.swapaxes(key, -1, -2) * a["scale"]
+    if cap := a.get("softcap", 0):
+        scores = cap * np.tanh(scores / cap)
+    scores = scores + (bias[0] if bias else 0)
     shares = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
     shares = shares / shares.sum(-1, keepdims=True)
     return (np.where(np.isnan(shares), 0, shares) if a["alg"] == "no_nan" else shares) @ value

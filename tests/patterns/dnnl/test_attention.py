@@ -170,6 +170,13 @@ def whisper(q, k, v, mask):
     return context(nn.softmax(op.where(op.expand_dims(seen, 1), scores(q, k), number(float("-inf")))), v)
 
 
+def gemma(q, k, v, mask):
+    """Scores that are capped behind a scale of their own, and masked then."""
+    scaled = op.multiply(_raw(q, k), number(0.3))
+    capped = op.multiply(op.tanh(op.divide(scaled, number(2.0))), number(2.0))
+    return context(nn.softmax(op.add(capped, mask)), v)
+
+
 def grouped(q, k, v):
     """Two heads of keys for four of queries, repeated as exporters do."""
 
@@ -188,6 +195,7 @@ DECOMPOSED = {
     "bert": (bert, (X, X, X, data(values=ONES))),
     "gpt": (gpt, (X, X, X, data(values=np.arange(8)), data(values=np.arange(8)))),
     "whisper": (whisper, (X, X, X, data(values=np.stack([ONES] * 8, 1)))),
+    "gemma": (gemma, (X, X, X, data(values=np.triu(np.full((1, 1, 8, 8), -1e4), 1)))),
     "grouped": (grouped, (X, data(2, 8, 32), data(2, 8, 32))),
 }
 
@@ -198,7 +206,7 @@ def test_the_decomposed_forms_are_one_region(form):
     case = Case(function, args, within=5e-5).offloads().matches()
     assert len(case.regions) == 1
     kinds = [kind for kind, _ in case.nodes()]
-    is_attention = form in ("bert", "grouped")  # the others select scores, which is no addition
+    is_attention = form in ("bert", "gemma", "grouped")  # the others select scores, which is no addition
     assert kinds.count("attention") == is_attention and kinds.count("softmax") == (not is_attention)
     assert form != "grouped" or "expand" not in kinds  # the heads of keys are read as they are
 

@@ -17,13 +17,15 @@ from tvm_byoc_dnnl.vendors.pattern_example import pattern_example
 class Weights:
     """Stored weights of ``columns`` × ``depth``, one scale and zero point for each group along the depth."""
 
-    def __init__(self, columns: int, depth: int, group: int, bits: int, zeros: bool = False) -> None:
+    def __init__(
+        self, columns: int, depth: int, group: int, bits: int, zeros: bool = False, stored: str = "float32"
+    ) -> None:
         rng = np.random.default_rng(columns + depth)
         self.shape, self.bits = (columns, depth), bits
         groups = columns * depth // group
         limit = 2 ** (bits - 1)
         self.numbers = rng.integers(-limit, limit, (groups, group)).astype("int8")
-        self.scales = (rng.random(groups) / limit + 0.01).astype("float32")
+        self.scales = (rng.random(groups) / limit + 0.01).astype(stored).astype("float32")
         self.zeros = rng.integers(-3, 4, groups).astype("int8") if zeros else np.zeros(groups, "int8")
 
     @property
@@ -66,6 +68,10 @@ ACCEPT = [
             ("batches", (2, 5, 64), 3, 64, False),
             ("no-rows", (0, 64), 11, 64, False),
         )
+    ),
+    *(
+        row(f"{bits}-bits-scales-of-float16", (rows, 96), 37, 96, 32, bits, True, "float16")
+        for bits, rows in ((8, 1), (4, 1), (8, 23), (4, 23))
     ),
 ]
 
