@@ -442,6 +442,8 @@ _CORNERS: list[tuple[str, list[np.ndarray], dict[str, Any], int]] = [
     ("Celu", [rand(9)], {"alpha": -0.5}, 12),
     ("CumSum", [np.zeros((3, 0), "float32"), ints(0).reshape(())], {"reverse": 1}, 14),
     ("Equal", [np.array([True, False, True]), np.array([[True], [False]])], {}, 19),
+    ("Gemm", [rand(2, 3), rand(3, 2), np.full((2, 2), INF, "float32")], {"beta": 0.0}, 13),
+    ("LayerNormalization", [np.zeros((0, 5), "float32")] * 2, {"axis": -2}, 17),
     ("Erf", [np.array([-3, 0, 1], "int32")], {}, 13),
     ("HardSigmoid", [rand(9, dtype="float64")], {}, 6),
     ("Pow", [np.arange(12, dtype="int32").reshape(4, 3), np.arange(3, dtype="int32")], {}, 15),

@@ -103,6 +103,8 @@ def _layer_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value | No
     rank, epsilon = len(data.sizes), node.attr("epsilon", 1e-5)
     axes = list(range(node.attr("axis", -1) % rank, rank))
     wide = "float32" if node.attr("stash_type", 1) == 1 else data.dtype
+    if 0 in data.sizes and not any(node.wanted[1:]):  # TVM divides by the sizes
+        return data
     given = [data, scale, *([] if bias is None else [bias])]
     data, scale, *rest = e.equalised(given, lambda axis: axis >= axes[0] - rank)
     bias = rest[0] if rest else None

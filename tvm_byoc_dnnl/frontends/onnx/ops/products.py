@@ -35,7 +35,7 @@ def _gemm(
     a = a if alpha == 1.0 else a * alpha
     sides = ((a, node.attr("transA", 0)), (b, node.attr("transB", 0)))
     made = multiplied(e, *(e.transpose(x, [1, 0]) if is_turned else x for x, is_turned in sides))
-    return made if c is None else made + (c if beta == 1.0 else c * beta)
+    return made if c is None or beta == 0.0 else made + (c if beta == 1.0 else c * beta)
 
 
 class _Term:
