@@ -12,6 +12,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.cli import cli
+from tvm_byoc_dnnl.ir.relax_utils import global_var, module_of, op_calls
 
 pytestmark = pytest.mark.native
 
@@ -220,3 +221,35 @@ def test_a_module_that_was_described_without_its_device_says_so_when_it_is_calle
     byoc.explain(module)
     with pytest.raises(byoc.ArtifactError, match="for another setting: it needs 2"):
         byoc.Runner(module)(X)
+
+
+@pytest.mark.parametrize("order", ["aab", "aba", "baa", "aabba", "abab"])
+def test_equal_regions_of_a_module_that_another_pass_has_made(vendor, order):
+    """Each is a function of its own, as TVM's MergeCompositeFunctions leaves them."""
+    functions = {"a": np.negative, "b": np.abs}
+
+    def load(data):
+        return lambda x, y: functions[data.decode()](READ(x), out=READ(y))
+
+    def blobs(regions, *_):
+        made = {"relax.negative": b"a", "relax.abs": b"b"}
+        data = [made[next(op_calls(region))[1].op.name] for region in regions]
+        symbols = [str(region.attrs["global_symbol"]) for region in regions]
+        return [byoc.blob_module(VENDOR, *each, "1") for each in zip(symbols, data, strict=True)]
+
+    vendor(None, load=load)
+    byoc.register_codegen(VENDOR, blobs, override=True)
+    ty = relax.TensorType(X.shape, "float32")
+    regions = {}
+    for number, letter in enumerate(order):
+        x, ops = relax.Var("x", ty), {"a": relax.op.negative, "b": relax.op.abs}
+        region = module_of([x], lambda _builder, x=x, op=ops[letter]: op(x))["main"]
+        region = region.with_attr({"Codegen": VENDOR, "global_symbol": f"{VENDOR}_{number}"})
+        regions[global_var(f"{VENDOR}_{number}", region)] = region
+    x = relax.Var("x", ty)
+    main = module_of([x], lambda builder: tuple(builder.emit(relax.Call(gv, [x])) for gv in regions))["main"]
+    mod = tvm.IRModule({tvm.ir.GlobalVar("main"): main, **regions})
+    executable = tvm.compile(mod, "llvm", relax_pipeline="byoc")
+    results = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(X))
+    for result, letter in zip(results, order, strict=True):
+        np.testing.assert_array_equal(result.numpy(), functions[letter](X))

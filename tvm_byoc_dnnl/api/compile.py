@@ -5,8 +5,7 @@ The arguments of `ARGUMENTS`: short for options of the compilers that have them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -17,7 +16,6 @@ from ..core.compilation import OverwritableWeights, compiling, stage
 from ..core.errors import ByocError, InputError, UnsupportedError, check_number, check_types, one_of
 from ..core.tensor_info import shape_options
 from ..frontends import imported, to_relax
-from ..ir.relax_utils import codegen_of
 from ..ir.signature import inputs_of
 from ..partitioning.annotate.choice import PlacedBy, first_in_order
 from ..partitioning.annotate.passes import AnnotateExternalCompiler
@@ -116,8 +114,8 @@ def partition(
     Returns
     -------
     IRModule
-        Regions are functions with the attribute ``Codegen``; compile it with ``relax_pipeline="byoc"``. Without any
-        region the functions are those of ``mod``, as they were; the reasons are in the module's log.
+        Regions are functions with the attribute ``Codegen``; compile it with ``relax_pipeline="byoc"``. The reasons why
+        calls are in no region are in the module's log.
 
     Raises
     ------
@@ -153,14 +151,7 @@ def _partitioned(
         PartitionGraph(policy=with_names(policy, force=placed), strict=strict, dry_run=dry_run),
     ]
     with compiling():
-        made = tvm.transform.Sequential(passes)(mod)
-    if _has_regions(made):
-        return made
-    return tvm.IRModule(mod.functions, attrs=made.attrs, global_infos=mod.global_infos)
-
-
-def _has_regions(mod: tvm.IRModule) -> bool:
-    return any(codegen_of(f) for f in mod.functions.values())
+        return tvm.transform.Sequential(passes)(mod)
 
 
 @compiling()
@@ -283,38 +274,38 @@ def compile(
     settings: dict[str, Any] = {
         "policy": policy,
         "placement": placement,
-        "options": options,
         "strict": strict,
         "prepare": prepare,
         "fallback": fallback,
     }
 
     def build() -> ByocExecutable:
-        return _built(partial(imported, model, shapes), compiler, target=target, database=database, **settings)
+        own = OverwritableWeights() if prepare and database is None else None  # which prepares the module, too
+        mod = with_options(imported(model, shapes, own=own), options)
+        return _built(mod, own, compiler, target=target, database=database, **settings)
 
     if cache_dir is None:
         executable = build()
     else:
-        key = key_of(model, compiler, {**settings, "shapes": shapes, "target": str(target), "database": database})
+        others = {"options": options, "shapes": shapes, "target": str(target), "database": database}
+        key = key_of(model, compiler, {**settings, **others})
         executable = ModelCache(cache_dir).get(key, build)
     executable.threads = threads
     return executable
 
 
 def _built(
-    importing: Callable[..., tvm.IRModule],
+    mod: tvm.IRModule,
+    own: OverwritableWeights | None,
     compiler: str | Sequence[str] | None,
     *,
     target: str | tvm.target.Target,
     database: str | PathLike[str] | None,
     placement: Mapping[str, str] | None,
-    options: Mapping[str, Mapping[str, Any]] | None,
     strict: bool,
     fallback: bool | str,
     **settings: Any,
 ) -> ByocExecutable:
-    own = OverwritableWeights() if settings["prepare"] and database is None else None  # which prepares the module, too
-    mod = with_options(importing(own=own), options)
     builds = source_builds(source_namespaces(mod))
     for build in builds:
         build.check()
@@ -326,8 +317,6 @@ def _built(
     mod = _partitioned(mod, compiler, placement, strict=strict, own=own, **settings)
     if fallback:
         mod = with_host_form(mod, fallback)
-    if own is not None and own.overwritten and not _has_regions(mod):  # its functions are those that were imported
-        mod = tvm.IRModule(importing().functions, attrs=mod.attrs, global_infos=mod.global_infos)
     try:
         with stage("build"):
             times = known_times(mod, choices_of(placement))

@@ -23,16 +23,12 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 _MOST_BY_HAND = 16  # an error keeps alive what its frames hold
 
 
-@dataclass
-class OverwritableWeights:
-    """Constants that one call alone reads, in memory of their own, and whether one has been overwritten.
+class OverwritableWeights(ByIdentity[None]):
+    """Constants that one call alone reads, in memory of their own.
 
     A constant belongs to whoever holds the module, so a product with weights is a new constant. Its memory is new as
     well, which the system clears page by page: that takes far longer than the product.
     """
-
-    constants: ByIdentity[None] = field(default_factory=ByIdentity)
-    overwritten: bool = False
 
 
 @dataclass

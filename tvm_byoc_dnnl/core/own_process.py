@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from .errors import ByocError, VendorError
+from .errors import ByocError, VendorError, first_line
 
 #: passes on ``(what, value)`` to the process that waits
 Tell = Callable[[str, Any], None]
@@ -162,5 +162,4 @@ def answer(commands: Any) -> None:
         try:
             pipe.send(("", getattr(commands, question)(*arguments)))
         except Exception as error:
-            first_line = (str(error).strip() or repr(error)).splitlines()[0]
-            pipe.send((f"{type(error).__name__}: {first_line}", None))
+            pipe.send((f"{type(error).__name__}: {first_line(error)}", None))

@@ -209,12 +209,11 @@ class Scope:
 
     def product(self, constant: Any, factors: np.ndarray) -> Any:
         """``constant * factors`` in the shape and dtype of the constant, which the call to rewrite alone may read."""
-        if constant in self._own.constants:
+        if constant in self._own:
             scale_constant(constant, factors)
-            self._own.overwritten = True
             return constant
         made = product_constant(self.const(constant), factors)
-        self._own.constants[made] = None
+        self._own[made] = None
         return made
 
     def miss(self, form: str, reason: str, at: Any = None) -> Any:
@@ -397,7 +396,7 @@ def rewrite_pass(
                 if (new := scope.function(func)) is not func:
                     changed[gv] = new
                 misses += scope.misses(gv.name_hint)
-        weights.constants.clear()  # the others may be freed from now on
+        weights.clear()  # the others may be freed from now on
         module = with_facts(module, misses)
         module = with_functions(module, changed) if changed else module
         return tidying(module) if tidy else module

@@ -24,7 +24,6 @@ from ..partitioning.annotate.passes import AnnotateExternalCompiler, compilers_o
 from ..partitioning.passes import PartitionGraph
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
-from ..prepare import Prepare
 from ..regions.cost import RegionPolicy, with_names
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
@@ -197,9 +196,7 @@ def rewritten_patterns(
     mod: tvm.IRModule, namespaces: Sequence[Namespace], calls: Sequence[CallReport]
 ) -> Iterator[str]:
     """For patterns whose matches in ``mod`` preparing has all undone; ``calls`` are of the partitioned module."""
-    # Without a region the module stays as it was imported.
-    is_prepared = any(call.region for call in calls)
-    gone = _ops(mod) - ({call.op for call in calls} if is_prepared else _ops(Prepare()(mod)))
+    gone = _ops(mod) - {call.op for call in calls}
     matched = {call.pattern for call in calls}
     lost = {
         f"{ns.name}.{pattern.name}": sorted(gone & set(re.findall(r"relax\.[\w.]+", str(pattern.pattern))))

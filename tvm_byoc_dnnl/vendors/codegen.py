@@ -361,13 +361,12 @@ class OwnCodegen(Codegen):
                 known[key] = module, region
         new = [region for key, region in keyed if key not in known]
         made = iter(super()._generate(new, options, terms)[0] if new else ())
-        modules = []
-        for key, region in keyed:
-            modules.append(_counted(known[key][0], region) if key in known else next(made))
-            if key not in known and _is_blob(modules[-1]):
-                known[key] = modules[-1], region
+        modules = [_counted(known[key][0], region) if key in known else next(made) for key, region in keyed]
+        for (key, region), module in zip(keyed, modules, strict=True):
+            if key not in known and _is_blob(module):
+                known[key] = module, region
                 if kept:
-                    kept.keep_region(self.compiler, _content(region, options), modules[-1])
+                    kept.keep_region(self.compiler, _content(region, options), module)
         return modules, name_constants(regions)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:

@@ -239,7 +239,7 @@ def _note_overwritable(
                         owned[arg] += 1
                         if i == 1 and getattr(getattr(call, "op", None), "name", "") in _LINEAR:
                             linear[arg] = None
-    own.constants.update((constant, None) for constant in linear if owned[constant] == 1)
+    own.update((constant, None) for constant in linear if owned[constant] == 1)
 
 
 #: that compute each row of their first operand by itself, if the other ones are constants
