@@ -27,8 +27,8 @@ from tvm_byoc_dnnl.graph.graph import PortableGraph
 from tvm_byoc_dnnl.ir.constants import make_constant
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, op_calls
 from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
-from tvm_byoc_dnnl.partitioning.annotate.passes import ask_pattern
-from tvm_byoc_dnnl.partitioning.annotate.trial import ask
+from tvm_byoc_dnnl.partitioning import ask_pattern
+from tvm_byoc_dnnl.partitioning.trial import ask
 from tvm_byoc_dnnl.runtime.comparison import difference, differences
 from tvm_byoc_dnnl.vendors.namespaces import namespace, with_options
 from tvm_byoc_dnnl.vendors.portable import lower_region, match_annotations

@@ -30,8 +30,8 @@ from .core.tensor_info import TensorInfo as TensorInfo
 from .ir.constants import constant_numpy as constant_numpy, make_constant as make_constant
 from .ir.tvm_compat import dtype_of as dtype_of, is_constant as is_constant
 from .ir.relax_utils import shape_dims as shape_dims, static_shape as static_shape
-from .partitioning.annotate.passes import AnnotateExternalCompiler as AnnotateExternalCompiler
-from .partitioning.annotate.trial import get_annotate_compiler as get_annotate_compiler
+from .partitioning.annotate import AnnotateExternalCompiler as AnnotateExternalCompiler
+from .partitioning.trial import get_annotate_compiler as get_annotate_compiler
 from .partitioning.passes import PartitionGraph as PartitionGraph
 from .prepare import Prepare as Prepare
 from .prepare.compression import why_not_compressed as why_not_compressed

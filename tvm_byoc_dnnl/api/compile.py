@@ -17,8 +17,8 @@ from ..core.errors import ByocError, InputError, UnsupportedError, check_number,
 from ..core.tensor_info import shape_options
 from ..frontends import imported, to_relax
 from ..ir.signature import inputs_of
-from ..partitioning.annotate.choice import PlacedBy, first_in_order
-from ..partitioning.annotate.passes import AnnotateExternalCompiler
+from ..partitioning.choice import PlacedBy, first_in_order
+from ..partitioning.annotate import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable, SourceExecutable

@@ -22,7 +22,7 @@ from ..graph.node_list import Node as GraphNode
 from ..ir.relax_utils import codegen_of, shape_dims
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import dtype_of
-from ..partitioning.annotate.trial import ask
+from ..partitioning.trial import ask
 from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..regions.failure import describe
 from ..vendors.codegen import Times

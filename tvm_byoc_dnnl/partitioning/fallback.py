@@ -34,7 +34,7 @@ from ..regions.failure import Failure, describe
 from ..regions.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, compilation_of, get_target_options, namespace
-from .annotate.passes import Matcher, compilers_of
+from .annotate import Matcher, compilers_of
 from .merge import Unit, bytes_between, cheapest_place, form_units, longest, why_not_fits
 
 #: ``attempt(namespace, function)``: whether something can be made of a region

@@ -20,7 +20,7 @@ from ..core.errors import ArtifactError, InputError, UnsupportedError, check_typ
 from ..core.files import write_text
 from ..frontends import to_relax
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, ops_of
-from ..partitioning.annotate.passes import AnnotateExternalCompiler, compilers_of
+from ..partitioning.annotate import AnnotateExternalCompiler, compilers_of
 from ..partitioning.passes import PartitionGraph
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions

@@ -15,9 +15,9 @@ from tvm import relax
 
 from ..core.compilation import knowing
 from ..ir.relax_utils import composite_of, is_host_function, op_calls
-from ..partitioning.annotate.choice import Choice, Match, PlacedBy, first_in_order
-from ..partitioning.annotate.passes import AnnotateExternalCompiler, places_taken
-from ..partitioning.annotate.vendor_forms import VendorForms
+from ..partitioning.choice import Choice, Match, PlacedBy, first_in_order
+from ..partitioning.annotate import AnnotateExternalCompiler, places_taken
+from ..partitioning.vendor_forms import VendorForms
 from ..partitioning.fallback import BlockPlan, Fallback
 from ..partitioning.passes import PartitionGraph
 from ..prepare import Prepare

@@ -14,9 +14,9 @@ from tvm import relax
 from ...core.ledger import MATCH, read_facts, read_log
 from ...core.verdict import Crash, Reject
 from ...ir.relax_utils import bindings_of, composite_of, op_calls
-from ...partitioning.annotate.passes import AnnotateExternalCompiler, places_taken
-from ...partitioning.annotate.trial import ask, may_take
-from ...partitioning.annotate.vendor_forms import Convertible, Places, laid_out
+from ...partitioning.annotate import AnnotateExternalCompiler, places_taken
+from ...partitioning.trial import ask, may_take
+from ...partitioning.vendor_forms import Convertible, Places, laid_out
 from ...partitioning.passes import PartitionGraph
 from ...pipeline import PIPELINE
 from ...prepare.constants import FOLD_TRANSPOSED

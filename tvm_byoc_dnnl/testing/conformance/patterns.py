@@ -22,7 +22,7 @@ from tvm.relax import op as R
 from ...ir.constants import constant_numpy, make_constant
 from ...ir.relax_utils import bindings_of, constants_in, op_calls, shape_dims, static_shape
 from ...ir.tvm_compat import dtype_of, is_constant
-from ...partitioning.annotate.trial import ask
+from ...partitioning.trial import ask
 from ...vendors.namespace import Namespace, Pattern
 from ...vendors.quantised_groups import CONVERSIONS
 from ..op_calls import floats, integers

@@ -18,7 +18,7 @@ from tvm import relax
 
 from ..._version import __version__
 from ...ir.relax_utils import op_calls
-from ...partitioning.annotate.trial import ask
+from ...partitioning.trial import ask
 from ...vendors.namespace import Namespace
 from .calls import written_cases
 from .case import Case

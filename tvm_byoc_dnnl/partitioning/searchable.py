@@ -17,11 +17,11 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from ...core.tvm_fast import ByIdentity, is_a, items
-from ...ir.relax_utils import NESTED, bindings_in, bindings_of, free_name, is_op_call
-from ...ir.tvm_compat import dtype_of, make_var, with_args
-from ...ir.walker import Substitute, rewrite_blocks, rewrite_calls
-from ...vendors.quantised_groups import CONVERSIONS, QUANTIZE
+from ..core.tvm_fast import ByIdentity, is_a, items
+from ..ir.relax_utils import NESTED, bindings_in, bindings_of, free_name, is_op_call
+from ..ir.tvm_compat import dtype_of, make_var, with_args
+from ..ir.walker import Substitute, rewrite_blocks, rewrite_calls
+from ..vendors.quantised_groups import CONVERSIONS, QUANTIZE
 
 
 class OwnCopies:

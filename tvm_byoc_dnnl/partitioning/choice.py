@@ -9,8 +9,8 @@ from typing import Any
 
 import tvm
 
-from ...core.errors import InputError, did_you_mean
-from ...vendors.namespaces import HOST, compilers, find_namespace, namespace
+from ..core.errors import InputError, did_you_mean
+from ..vendors.namespaces import HOST, compilers, find_namespace, namespace
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from tvm import relax
 from tvm.relax import dpl
 from tvm_ffi import structural_equal, structural_hash
 
-from ...core.tvm_fast import ByIdentity, is_a, items
-from ...core.verdict import Reject
-from ...ir.constants import constant_numpy
-from ...ir.order import WritersBetween, in_order
-from ...ir.relax_utils import blocks_in, global_var, is_op_call
-from ...ir.tvm_compat import call_of, is_constant, make_var, with_args
-from ...ir.walker import rewrite_blocks
+from ..core.tvm_fast import ByIdentity, is_a, items
+from ..core.verdict import Reject
+from ..ir.constants import constant_numpy
+from ..ir.order import WritersBetween, in_order
+from ..ir.relax_utils import blocks_in, global_var, is_op_call
+from ..ir.tvm_compat import call_of, is_constant, make_var, with_args
+from ..ir.walker import rewrite_blocks
 
 #: elements of a constant by which composites are told apart before all values are compared
 _SAMPLE = 16

@@ -11,17 +11,17 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...core.compilation import Compilation
-from ...core.ledger import MATCH, Fact
-from ...core.verdict import Crash, Reject, as_reject, calling
-from ...graph.builder import GraphBuilder
-from ...graph.graph import PortableGraph
-from ...ir.relax_utils import op_calls
-from ...ir.tvm_compat import var_name
-from ...regions.failure import describe
-from ...vendors.namespace import Namespace, Predicate, told
-from ...vendors.namespaces import find_namespace, namespace
-from ...whole import is_whole, whole_ops
+from ..core.compilation import Compilation
+from ..core.ledger import MATCH, Fact
+from ..core.verdict import Crash, Reject, as_reject, calling
+from ..graph.builder import GraphBuilder
+from ..graph.graph import PortableGraph
+from ..ir.relax_utils import op_calls
+from ..ir.tvm_compat import var_name
+from ..regions.failure import describe
+from ..vendors.namespace import Namespace, Predicate, told
+from ..vendors.namespaces import find_namespace, namespace
+from ..whole import is_whole, whole_ops
 from .matches import ops_in_pattern
 
 #: namespace, options, and the form of the graph
