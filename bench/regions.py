@@ -18,7 +18,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.ir.relax_utils import op_calls
-from tvm_byoc_dnnl.regions.cost import call_flops
+from tvm_byoc_dnnl.graph.cost import call_flops
 
 _ROUNDS = 15
 op, nn = relax.op, relax.op.nn

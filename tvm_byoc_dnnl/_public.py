@@ -21,13 +21,13 @@ from .core.errors import (
     UnsupportedError as UnsupportedError,
     VendorError as VendorError,
 )
-from .core.ledger import read_log as read_log
+from .core.compilation import read_log as read_log
 from .core.verdict import Reject as Reject, Works as Works
 from .frontends import to_relax as to_relax
 from .frontends.onnx.own_operators import register_onnx_operator as register_onnx_operator
 from .ir.relax_utils import bindings_of as bindings_of, composite_of as composite_of
 from .core.tensor_info import TensorInfo as TensorInfo
-from .ir.constants import constant_numpy as constant_numpy, make_constant as make_constant
+from .ir.relax_utils import constant_numpy as constant_numpy, make_constant as make_constant
 from .ir.tvm_compat import dtype_of as dtype_of, is_constant as is_constant
 from .ir.relax_utils import shape_dims as shape_dims, static_shape as static_shape
 from .partitioning.annotate import AnnotateExternalCompiler as AnnotateExternalCompiler
@@ -35,7 +35,7 @@ from .partitioning.trial import get_annotate_compiler as get_annotate_compiler
 from .partitioning.passes import PartitionGraph as PartitionGraph
 from .prepare import Prepare as Prepare
 from .prepare.compression import why_not_compressed as why_not_compressed
-from .regions.cost import RegionPolicy as RegionPolicy, Work as Work
+from .graph.cost import RegionPolicy as RegionPolicy, Work as Work
 from .report import Report as Report, explain as explain
 from .report.profile import Profile as Profile, profile as profile
 from .report.verify import Verification as Verification, verify as verify
@@ -56,9 +56,9 @@ from .vendors.blobs import (
     register_blob_runner as register_blob_runner,
 )
 from .vendors.portable import portable_codegen as portable_codegen
-from .vendors.hooks.c_source import c_source_module as c_source_module, generate_c as generate_c
-from .vendors.hooks.registration import register_fused_op as register_fused_op
-from .vendors.hooks.registration import (
+from .vendors.c_source import c_source_module as c_source_module, generate_c as generate_c
+from .vendors.hooks import register_fused_op as register_fused_op
+from .vendors.hooks import (
     InlineComposites as InlineComposites,
     for_each_region as for_each_region,
     refuse_region as refuse_region,

@@ -35,21 +35,21 @@ from .ir.tvm_compat import (
     dtype_of as dtype_of,
     is_constant as is_constant,
 )
-from .ir.constants import constant_numpy as constant_numpy, make_constant as make_constant
+from .ir.relax_utils import constant_numpy as constant_numpy, make_constant as make_constant
 from .ir.relax_utils import shape_dims as shape_dims, static_shape as static_shape
 from .prepare.rewrite import Scope as Scope, rewrite_pass as rewrite_pass
-from .regions.cost import RegionPolicy as RegionPolicy, Work as Work, is_cheap as is_cheap
-from .regions.failure import describe as describe
+from .graph.cost import RegionPolicy as RegionPolicy, Work as Work, is_cheap as is_cheap
+from .core.verdict import describe as describe
 from .te import TEGraph as TEGraph, schedule_te as schedule_te, translate_to_te as translate_to_te
 from .te.computes import least_sizes as least_sizes
 from .vendors.codegen import SourceBuild as SourceBuild
-from .vendors.hooks.c_source import (
+from .vendors.c_source import (
     c_module as c_module,
     generate_c as generate_c,
     lower_tir as lower_tir,
     object_module as object_module,
 )
-from .vendors.hooks.registration import (
+from .vendors.hooks import (
     for_each_region as for_each_region,
     register_target_hooks as register_target_hooks,
 )

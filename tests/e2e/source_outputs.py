@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_byoc_dnnl.core.ledger import Fact, read_log
+from tvm_byoc_dnnl.core.compilation import Fact, read_log
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.pipeline.byoc import byoc_pipeline
 from tvm_byoc_dnnl.pipeline.executable import SourceExecutable

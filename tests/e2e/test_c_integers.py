@@ -12,7 +12,7 @@ from tvm import relax, te, tirx
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.patterns.ccompiler.lower import compile_object
-from tvm_byoc_dnnl.vendors.hooks.c_source import lower_tir
+from tvm_byoc_dnnl.vendors.c_source import lower_tir
 
 op = relax.op
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

@@ -15,7 +15,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.weights_models import TOKENS, weighty_model
-from tvm_byoc_dnnl.ir.constants import constant_numpy
+from tvm_byoc_dnnl.ir.relax_utils import constant_numpy
 from tvm_byoc_dnnl.ir.tvm_compat import is_constant
 
 pytestmark = pytest.mark.native

@@ -10,7 +10,7 @@ from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.core.ledger import read_log
+from tvm_byoc_dnnl.core.compilation import read_log
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 from tvm_byoc_dnnl.pipeline.regions import build_regions
 

@@ -30,7 +30,8 @@ from tests.e2e.hook_vendor import (  # noqa: F401 (vendor is a fixture)
     vendor,
 )
 from tests.harness import assert_right
-from tvm_byoc_dnnl.vendors.hooks import InlineComposites, get_target_options
+from tvm_byoc_dnnl.vendors.hooks import InlineComposites
+from tvm_byoc_dnnl.vendors.namespaces import get_target_options
 
 
 # ---------------------------------------------------------------- what TVM's own tests ask

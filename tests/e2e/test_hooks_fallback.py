@@ -12,8 +12,8 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.e2e.hook_vendor import MULTIPLY, VENDOR, Add, X, Y, build, elementwise, lowered, run, vendor  # noqa: F401 (vendor is a fixture)
 from tests.harness import assert_right
+from tvm_byoc_dnnl.core.compilation import read_log
 from tvm_byoc_dnnl.core.errors import UnsupportedError
-from tvm_byoc_dnnl.core.ledger import read_log
 from tvm_byoc_dnnl.vendors.hooks import for_each_region, refuse_region
 
 

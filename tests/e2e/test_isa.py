@@ -23,7 +23,7 @@ BUILD = """
 import sys, numpy as np
 from tvm import relax
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.ir.constants import make_constant
+from tvm_byoc_dnnl.ir.relax_utils import make_constant
 
 rng = np.random.default_rng(0)
 
@@ -109,7 +109,7 @@ HALVES = """
 import sys, ml_dtypes, numpy as np
 from tvm import relax
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.ir.constants import make_constant
+from tvm_byoc_dnnl.ir.relax_utils import make_constant
 
 what, folder = sys.argv[1:]
 rng = np.random.default_rng(0)

@@ -14,8 +14,7 @@ from tests.unit.importing import node, onnx_model, prepared, rand
 from tvm_byoc_dnnl import RegionPolicy, Runner, compile, partition
 from tvm_byoc_dnnl.core.compilation import OverwritableWeights
 from tvm_byoc_dnnl.frontends import imported, to_relax
-from tvm_byoc_dnnl.ir.constants import constant_numpy
-from tvm_byoc_dnnl.ir.relax_utils import bindings_of
+from tvm_byoc_dnnl.ir.relax_utils import bindings_of, constant_numpy
 from tvm_byoc_dnnl.prepare import Prepare
 from tvm_byoc_dnnl.testing.models import ort_run, random_inputs
 

@@ -14,7 +14,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.weights_models import TOKENS, weighty_model
-from tvm_byoc_dnnl.ir.constants import make_constant
+from tvm_byoc_dnnl.ir.relax_utils import make_constant
 
 THREADS = 8
 #: more than a region keeps plans for

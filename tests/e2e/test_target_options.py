@@ -12,10 +12,9 @@ from tests.c_kernel import c_kernel, c_module
 from tests.e2e.hook_vendor import SUBTRACT, VENDOR, Add, X, Y, run, vendor  # noqa: F401 (a fixture)
 from tests.harness import assert_right
 from tvm_byoc_dnnl.cli import cli, main
+from tvm_byoc_dnnl.core.compilation import read_log
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.core.ledger import read_log
-from tvm_byoc_dnnl.vendors.hooks import get_target_options
-from tvm_byoc_dnnl.vendors.namespaces import parse_option
+from tvm_byoc_dnnl.vendors.namespaces import get_target_options, parse_option
 
 
 def test_options_are_checked():

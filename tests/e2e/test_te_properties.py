@@ -15,7 +15,7 @@ from tvm_byoc_dnnl.te import translate_to_te
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases
 from tvm_byoc_dnnl.testing.conformance.judge import by_tvm, outcomes, run
 from tvm_byoc_dnnl.testing.op_calls import OPS
-from tvm_byoc_dnnl.vendors.hooks.lowering import with_body
+from tvm_byoc_dnnl.vendors.hook_lowering import with_body
 
 #: variations of each op, beside the one call that test_te_ops.py looks at
 _COUNT = 2

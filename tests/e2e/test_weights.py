@@ -16,7 +16,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.weights_models import TOKENS, weighty_model
 from tvm_byoc_dnnl.core import _native
-from tvm_byoc_dnnl.ir.constants import make_constant
+from tvm_byoc_dnnl.ir.relax_utils import make_constant
 
 ROWS = 3000
 TOKEN_NUMBERS = np.arange(TOKENS) * 17

@@ -16,7 +16,7 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.graph.graph import VERSION, Constant, Input, PortableGraph, Tensor
 from tvm_byoc_dnnl.graph.node_list import Node, NodeList, PostOp, Scaling
-from tvm_byoc_dnnl.ir.constants import make_constant
+from tvm_byoc_dnnl.ir.relax_utils import make_constant
 
 WEIGHT = (np.arange(24, dtype="float32").reshape(6, 4) - 11) / 8
 BIAS = np.array([0.5, -0.25, 0, 1], "float32")

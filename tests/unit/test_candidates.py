@@ -13,7 +13,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
-from tvm_byoc_dnnl.core.ledger import ALONE, read_facts
+from tvm_byoc_dnnl.core.compilation import ALONE, read_facts
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 

@@ -13,8 +13,8 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import no_code
 from tests.unit.importing import module, onnx_model
-from tvm_byoc_dnnl.calls.account import account_of
 from tvm_byoc_dnnl.cli import main
+from tvm_byoc_dnnl.partitioning.account import account_of
 from tvm_byoc_dnnl.pipeline import metadata
 from tvm_byoc_dnnl.pipeline.metadata import REPORT_FUNCTION
 

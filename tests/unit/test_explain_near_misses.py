@@ -7,7 +7,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import module
-from tvm_byoc_dnnl.ir.constants import constant_numpy
+from tvm_byoc_dnnl.ir.relax_utils import constant_numpy
 from tvm_byoc_dnnl.report import explain
 
 op, nn = relax.op, relax.op.nn

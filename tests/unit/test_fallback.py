@@ -10,7 +10,7 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, reasons, run, vendors
-from tvm_byoc_dnnl.core.ledger import read_log
+from tvm_byoc_dnnl.core.compilation import read_log
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 T = R.Tensor((4, 4), "float32")

@@ -7,9 +7,9 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.unit.failing_vendor import owners, vendors
 from tests.unit.test_fallback import CASES, Chain
+from tvm_byoc_dnnl.core.compilation import read_log
 from tvm_byoc_dnnl.core.errors import NativeLibraryError, UnsupportedError
-from tvm_byoc_dnnl.core.ledger import read_log
-from tvm_byoc_dnnl.regions.failure import describe
+from tvm_byoc_dnnl.core.verdict import describe
 
 
 # ---------------------------------------------------------------- strict

@@ -18,8 +18,8 @@ import pytest
 from tvm import relax
 
 from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.graph.cost import RegionPolicy
 from tvm_byoc_dnnl.ir.fingerprint import content_key, fingerprint
-from tvm_byoc_dnnl.regions.cost import RegionPolicy
 
 LEVEL = 1
 

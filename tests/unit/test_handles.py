@@ -6,8 +6,8 @@ import weakref
 from tvm import relax
 
 import tvm_byoc_dnnl
-from tvm_byoc_dnnl.calls.account import account_of
 from tvm_byoc_dnnl.core.tvm_fast import ByIdentity, items
+from tvm_byoc_dnnl.partitioning.account import account_of
 
 
 def test_the_same_object_is_the_same_key():

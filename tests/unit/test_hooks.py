@@ -9,16 +9,15 @@ from tvm import relax, te
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.verdict import Reject
-from tvm_byoc_dnnl.ir.constants import make_constant
-from tvm_byoc_dnnl.ir.relax_utils import global_var
-from tvm_byoc_dnnl.vendors.hooks.lowering import (
+from tvm_byoc_dnnl.ir.relax_utils import global_var, make_constant
+from tvm_byoc_dnnl.vendors.hook_lowering import (
     call_primfunc,
     region_arguments,
     region_constants,
     with_body,
     with_known_shapes,
 )
-from tvm_byoc_dnnl.vendors.hooks.route import KernelTable
+from tvm_byoc_dnnl.vendors.hook_route import KernelTable
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 VENDOR = "hooks_unit"

@@ -10,9 +10,9 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from tvm_byoc_dnnl.ir.functions import inline_functions
 from tvm_byoc_dnnl.ir.relax_utils import composite_of, with_functions
 from tvm_byoc_dnnl.partitioning.matches import Composites, Searched, root_ops
-from tvm_byoc_dnnl.regions.functions import inline_functions
 
 add, exp, relu = is_op("relax.add"), is_op("relax.exp"), is_op("relax.nn.relu")
 _PATTERNS = {

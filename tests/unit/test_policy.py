@@ -12,8 +12,8 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, reasons, run, vendors
-from tvm_byoc_dnnl.core.ledger import read_log
-from tvm_byoc_dnnl.regions.cost import RegionPolicy, Work, is_cheap
+from tvm_byoc_dnnl.core.compilation import read_log
+from tvm_byoc_dnnl.graph.cost import RegionPolicy, Work, is_cheap
 
 T = R.Tensor((4, 4), "float32")
 X = np.random.default_rng(0).standard_normal((4, 4)).astype("float32")

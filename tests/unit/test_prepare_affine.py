@@ -10,7 +10,7 @@ import pytest
 from tvm import relax
 
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, same_numbers
-from tvm_byoc_dnnl.ir.constants import constant_numpy, product_constant
+from tvm_byoc_dnnl.ir.relax_utils import constant_numpy, product_constant
 
 Build = Callable[[relax.BlockBuilder, relax.Var], Any]
 

@@ -5,7 +5,7 @@ import pytest
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.core.ledger import read_facts
+from tvm_byoc_dnnl.core.compilation import read_facts
 from tvm_byoc_dnnl.prepare import Prepare
 
 op, nn = relax.op, relax.op.nn

@@ -14,7 +14,7 @@ from tvm.relax import op as R
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import rand, run
 from tvm_byoc_dnnl.ir.relax_utils import op_calls
-from tvm_byoc_dnnl.partitioning.choice import PlacedBy
+from tvm_byoc_dnnl.partitioning.trial import PlacedBy
 from tvm_byoc_dnnl.prepare import FoldTransposed, Prepare, constants
 
 LARGE, SMALL = rand(521, 509), rand(13, 509)

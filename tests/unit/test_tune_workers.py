@@ -12,7 +12,7 @@ import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel
 from tests.unit.failing_vendor import vendors
 from tests.unit.test_fallback_codegen import Chain
-from tvm_byoc_dnnl.regions.failure import Failure
+from tvm_byoc_dnnl.core.verdict import Failure
 from tvm_byoc_dnnl.tuning.database import Database, Placement, Timing
 
 tune = importlib.import_module("tvm_byoc_dnnl.tuning.tune")

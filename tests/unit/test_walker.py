@@ -10,8 +10,7 @@ from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from tvm_byoc_dnnl.ir.constants import constant_numpy
-from tvm_byoc_dnnl.ir.relax_utils import bindings_in, blocks_in, constants_in, is_op_call
+from tvm_byoc_dnnl.ir.relax_utils import bindings_in, blocks_in, constant_numpy, constants_in, is_op_call
 from tvm_byoc_dnnl.ir.walker import Substitute, rewrite_blocks, rewrite_calls, rewrite_calls_in
 
 V = R.Tensor((4,), "float32")

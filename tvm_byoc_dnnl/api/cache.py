@@ -30,9 +30,8 @@ from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
 from ..frontends import LastRow
 from ..frontends.gguf.file import SUFFIX as GGUF
-from ..ir.constants import constant_numpy
 from ..ir.fingerprint import content_key, fingerprint
-from ..ir.relax_utils import constants_in
+from ..ir.relax_utils import constant_numpy, constants_in
 from ..pipeline import library_file
 from ..pipeline.byoc import name_of_schedules
 from ..pipeline.executable import ByocExecutable

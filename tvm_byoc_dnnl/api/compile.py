@@ -16,17 +16,17 @@ from ..core.compilation import OverwritableWeights, compiling, stage
 from ..core.errors import ByocError, InputError, UnsupportedError, check_number, check_types, one_of
 from ..core.tensor_info import shape_options
 from ..frontends import imported, to_relax
-from ..ir.signature import inputs_of
-from ..partitioning.choice import PlacedBy, first_in_order
+from ..graph.cost import RegionPolicy, with_names
+from ..ir.relax_utils import inputs_of
 from ..partitioning.annotate import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph
+from ..partitioning.trial import PlacedBy, first_in_order
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable, SourceExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
 from ..pipeline.regions import FALLBACK_FUNCTIONS, with_host_form
 from ..prepare import ExactForms
 from ..prepare.compression import ACTIVATIONS, BITS
-from ..regions.cost import RegionPolicy, with_names
 from ..tuning.costs import known_times
 from ..tuning.database import choices_of, with_places
 from ..tuning.tune import placement_for

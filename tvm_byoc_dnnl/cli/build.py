@@ -15,7 +15,7 @@ import click
 from ..api.compile import ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS
 from ..core.errors import InputError
 from ..core.files import opened, written
-from ..core.progress import progress
+from ..core.machine import progress
 from ..vendors.namespaces import parse_option
 from .common import (
     CACHE_DIR,

@@ -15,8 +15,8 @@ import click
 from ..api.compile import ACTIVATIONS, ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS, WEIGHTS
 from ..core.errors import InputError
 from ..core.files import why_not_written, write_text
+from ..graph.cost import RegionPolicy
 from ..pipeline.library_file import is_library
-from ..regions.cost import RegionPolicy
 from ..vendors.portable import OUTPUTS
 
 Shapes = dict[str, tuple["int | str", ...]]

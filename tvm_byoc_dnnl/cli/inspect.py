@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..api.compile import ARGUMENTS, DEFAULT_COMPILER
-from ..calls.model import ReportData, from_record
 from ..core.errors import InputError
 from ..core.files import read_text, write_text
-from ..core.progress import progress
+from ..core.machine import progress
 from ..core.tensor_info import TensorInfo, shape_options
+from ..partitioning.report_data import ReportData, from_record
 from ..pipeline.library_file import is_library
 from .common import (
     EXISTING_FILE,

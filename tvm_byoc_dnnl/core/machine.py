@@ -1,4 +1,4 @@
-"""This machine: which CPU it has, what other processes take of it, and how its OpenMP waits.
+"""This machine: which CPU it has, what other processes take of it, how its OpenMP waits, and what its terminal shows.
 
 Imports nothing of tvm, so that it can be used before tvm is imported.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -144,3 +145,15 @@ def few_spins() -> Iterator[None]:
 
 def _is_loaded() -> bool:
     return bool(_GOMP.search(Path("/proc/self/maps").read_text()))
+
+
+@contextmanager
+def progress(message: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal which work is being done; the value changes the message."""
+    if not sys.stderr.isatty():
+        yield lambda message: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, highlight=False, markup=False).status(message) as status:
+        yield status.update

@@ -1,4 +1,4 @@
-"""A verdict is yes, or a reason.
+"""A verdict is yes, or a reason; and failures of regions, and how they are described.
 
 Code of vendors while it runs: what would end the process is an error like any other, and says whose it is.
 """
@@ -6,15 +6,15 @@ Code of vendors while it runs: what would end the process is an error like any o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm
 
 from .compilation import knowing, note_cause
-from .errors import ByocError, VendorError
+from .errors import ByocError, NativeLibraryError, VendorError
 
 
 class Reject(Exception):
@@ -152,3 +152,58 @@ def run_pass(make: Any, mod: tvm.IRModule, what: str) -> tvm.IRModule:
             raise
         raise VendorError(f"{who} returned None; expected an IRModule") from error
     return expect(made, tvm.IRModule, who, "an IRModule")
+
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+# Characters of a long message that are shown.
+_BEGINNING, _END = 120, 480
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The stage at which a region failed, as in `tvm_byoc_dnnl.core.compilation.Fact`, and the reason."""
+
+    stage: str
+    reason: str
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line; of a long message the beginning, which says what failed, and the end, which says why."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= _BEGINNING + _END else f"{text[:_BEGINNING]} … {text[-_END:]}"
+    text = text if isinstance(error, Reject) else f"{type(error).__name__}: {text}"
+    note_cause(text, error)
+    return text
+
+
+class BrokenRegions(Exception):
+    """Regions, or PrimFuncs, that cannot be built; ``together`` is why, where only all of them together cannot."""
+
+    def __init__(self, failures: Mapping[Any, Failure], together: Failure | None = None) -> None:
+        super().__init__("; ".join(f"{gv.name_hint}: {failure.reason}" for gv, failure in failures.items()))
+        self.failures = dict(failures)
+        self.together = together
+
+
+def all_or_each(
+    items: Sequence[_Item], make: Callable[[Sequence[_Item]], _Made]
+) -> tuple[list[tuple[Sequence[_Item], _Made]], dict[_Item, Exception], Exception | None]:
+    """What was made of all items at once, else of each; why each of the others fails; and why all at once do."""
+    try:
+        return [(items, make(items))], {}, None
+    except NativeLibraryError:
+        raise
+    except Exception as error:
+        together = error
+    made: list[tuple[Sequence[_Item], _Made]] = []
+    errors: dict[_Item, Exception] = {}
+    for item in items:
+        try:
+            made.append(([item], make([item])))
+        except NativeLibraryError:
+            raise
+        except Exception as error:
+            errors[item] = error
+    return made, errors, together

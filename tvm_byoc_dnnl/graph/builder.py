@@ -14,8 +14,7 @@ from tvm import relax, tirx
 from ..core.errors import GraphError
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject
-from ..ir.constants import constant_numpy
-from ..ir.relax_utils import free_name, shape_dims, static_shape
+from ..ir.relax_utils import constant_numpy, free_name, shape_dims, static_shape
 from ..ir.tvm_compat import dtype_of, is_constant, var_name
 from .graph import Constant, Dim, Input, PortableGraph, Tensor
 from .node_list import Node, PostOp, Scaling

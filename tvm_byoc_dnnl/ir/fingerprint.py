@@ -25,7 +25,7 @@ import tvm
 import tvm_ffi
 
 from ..core.errors import InputError
-from .constants import constant_numpy
+from .relax_utils import constant_numpy
 from .tvm_compat import is_constant
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))

@@ -1,17 +1,25 @@
-"""Small readers of Relax IR that several stages share."""
+"""Readers of Relax IR that several stages share: bindings, types, values of constants, the signature of a model; and
+small makers of functions, modules and constants.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from ..core.tensor_info import TensorInfo
 from ..core.tvm_fast import ByIdentity, is_a, items
-from .tvm_compat import analyzer, is_constant
+from .tvm_compat import analyzer, constant_tensor, dtype_of, is_constant, tensor_constant, var_name
 
 #: values with bindings of their own inside
 NESTED = (relax.If, relax.Function, relax.SeqExpr)
@@ -214,3 +222,119 @@ def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
         or (not isinstance(x, int) and not isinstance(y, int) and analyzer().can_prove_equal(x, y))
         for x, y in zip(a, b, strict=True)
     )
+
+
+_STRIP = 16  # columns of a transposed matrix that are copied at a time: of float32, a cache line of each row
+_MANY = 1 << 19  # elements of a matrix that several threads transpose
+
+
+def constant_numpy(expr: Any) -> np.ndarray:
+    """The value of a Relax constant as a NumPy array; a read-only view where NumPy knows the dtype."""
+    tensor = constant_tensor(expr)
+    try:
+        view = np.from_dlpack(tensor)
+    except RuntimeError:  # bfloat16 and the float8 types
+        return tensor.numpy()
+    view.flags.writeable = False
+    return view
+
+
+def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
+    """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given), by one copy."""
+    array = np.asarray(array)
+    name = dtype or str(array.dtype)
+    tensor = tvm.runtime.empty(array.shape, name)
+    try:
+        target = np.from_dlpack(tensor)
+    except RuntimeError:
+        return relax.const(array, name)
+    if array.ndim == 2 and array.strides[0] < array.strides[1]:  # in strips, whose rows stay in cache
+
+        def copy(start: int) -> None:
+            target[:, start : start + _STRIP] = array[:, start : start + _STRIP]
+
+        with ThreadPoolExecutor(os.cpu_count() if array.size >= _MANY else 1) as pool:
+            list(pool.map(copy, range(0, array.shape[1], _STRIP)))
+    else:
+        target[...] = array
+    return tensor_constant(tensor)
+
+
+def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
+    """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
+    tensor = tvm.runtime.empty(a.shape, str(a.dtype))
+    np.multiply(a, b, out=np.from_dlpack(tensor))
+    return tensor_constant(tensor)
+
+
+def scale_constant(constant: Any, factors: np.ndarray) -> None:
+    target = np.from_dlpack(constant_tensor(constant))
+    np.multiply(target, factors, out=target)
+
+
+#: attribute of ``main``: symbol -> the dim that it stands for, such as ``2*h``
+DIMS_ATTR = "open_dims"
+#: attribute of ``main``: dims of each output as the model says them; Relax forgets those of which no input has a symbol
+OUTPUTS_ATTR = "output_dims"
+#: attribute of ``main``: output name → the strings whose indices it gives
+LABELS_ATTR = "string_labels"
+#: attribute of ``main``: symbol -> the size that the model is optimised for
+USUAL_SIZES_ATTR = "usual_sizes"
+#: attribute of ``main``: variable -> name of the ONNX node that it is made of
+NODES_ATTR = "onnx_nodes"
+
+
+def inputs_of(func: relax.Function) -> list[TensorInfo]:
+    """The inputs of a Relax function."""
+    names = _names(func, "input_names")
+    symbols = _Symbols(func)
+    return [_info(n, p.ty, symbols) for n, p in zip([*names, *map(var_name, func.params[len(names) :])], func.params)]
+
+
+def outputs_of(func: relax.Function) -> list[TensorInfo]:
+    """The outputs of a Relax function; a tuple inside of a tuple is one output without a type."""
+    types = list(func.ret_ty.fields) if isinstance(func.ret_ty, relax.TupleType) else [func.ret_ty]
+    names = _names(func, "output_names")
+    if len(names) != len(types):
+        names = [f"output_{i}" for i in range(len(types))]
+    symbols = _Symbols(func)
+    infos = [_info(name, ty, symbols) for name, ty in zip(names, types, strict=True)]
+    said = list((func.attrs or {}).get(OUTPUTS_ATTR, ()))
+    return [_said(info, dims) for info, dims in zip(infos, said, strict=True)] if len(said) == len(infos) else infos
+
+
+def _names(func: relax.Function, attribute: str) -> Sequence[str]:
+    return [str(name) for name in (func.attrs or {}).get(attribute, ())]
+
+
+def _said(info: TensorInfo, dims: Sequence[Any]) -> TensorInfo:
+    if not dims or (info.shape is not None and all(isinstance(d, int) or d.isidentifier() for d in info.shape)):
+        return info
+    return replace(info, shape=tuple(int(d) if str(d).isdecimal() else str(d) for d in dims))
+
+
+def _info(name: str, ty: Any, symbols: _Symbols) -> TensorInfo:
+    if not isinstance(ty, relax.TensorType):
+        return TensorInfo(name, "", None)
+    dims = shape_dims(ty)
+    shape = None if dims is None else tuple(d if isinstance(d, int) else symbols.text(d) for d in dims)
+    return TensorInfo(name, dtype_of(ty), shape)
+
+
+_INT64 = re.compile(r"T\.int64\((-?\d+)\)")  # as TVM's script writes numbers
+
+
+class _Symbols:
+    """Names of a function's open dims; two symbols of one name get different ones."""
+
+    def __init__(self, func: relax.Function) -> None:
+        self._given = {str(k): str(v) for k, v in (func.attrs or {}).get(DIMS_ATTR, {}).items()}
+        self._names: dict[Any, str] = {}
+
+    def text(self, dim: Any) -> str:
+        if not isinstance(dim, tirx.Var):
+            return _INT64.sub(r"\1", str(dim))
+        if dim not in self._names:
+            same = sum(other.name == dim.name for other in self._names)
+            self._names[dim] = f"{dim.name}_{same}" if same else self._given.get(str(dim.name), str(dim.name))
+        return self._names[dim]

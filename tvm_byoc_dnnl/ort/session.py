@@ -19,7 +19,7 @@ from onnx import TensorProto
 
 from ..api.compile import compile
 from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError
-from ..core.progress import progress
+from ..core.machine import progress
 from ..frontends.onnx.importer import load_onnx
 from ..frontends.onnx.inputs import deciding_inputs
 from ..onnx_backend import PreparedModel

@@ -12,25 +12,22 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..core.compilation import Compilation, OverwritableWeights, stage
-from ..core.ledger import ALONE, ASKED, MATCH, Fact, with_facts
+from ..core.compilation import ALONE, ASKED, MATCH, Compilation, Fact, OverwritableWeights, stage, with_facts
 from ..core.tvm_fast import ByIdentity
-from ..core.verdict import Crash, Reject, as_reject, calling
+from ..core.verdict import Crash, Reject, as_reject, calling, describe
 from ..graph.graph import PortableGraph
 from ..ir.order import IN_PLACE, WritersBetween
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
 from ..ir.tvm_compat import var_name
 from ..prepare import FoldTransposed, Prepare
 from ..prepare.compression import compress_weights, round_sources
-from ..regions.failure import describe
 from ..vendors.namespace import Namespace, Pattern
 from ..vendors.namespaces import compilation_of, get_target_options, namespace
 from ..vendors.quantised_groups import CONVERSIONS, Matched
 from ..whole import expand, whole_ops
-from .choice import Choice, Match, PlacedBy, first_in_order
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
 from .searchable import OwnCopies, spread_tuples, with_unique_names
-from .trial import Trial, ask, refused_whole, trial_of, unknown_whole
+from .trial import Choice, Match, PlacedBy, Trial, ask, first_in_order, refused_whole, trial_of, unknown_whole
 from .vendor_forms import Convertible, Places, VendorForms, answers_of, is_in_other_layout
 
 #: function attribute that names the compiler(s) of a function

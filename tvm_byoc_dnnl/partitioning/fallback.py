@@ -25,13 +25,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.ledger import CUT, MATCH, Fact
-from ..core.verdict import calling, expect
+from ..core.compilation import CUT, MATCH, Fact
+from ..core.verdict import Failure, calling, describe, expect
+from ..graph.cost import RegionPolicy, Work, usual_sizes
+from ..ir.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
 from ..ir.relax_utils import composite_of, free_name, global_var, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed
-from ..regions.cost import RegionPolicy, Work, usual_sizes
-from ..regions.failure import Failure, describe
-from ..regions.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, compilation_of, get_target_options, namespace
 from .annotate import Matcher, compilers_of

@@ -23,9 +23,8 @@ from tvm_ffi import structural_equal, structural_hash
 
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject
-from ..ir.constants import constant_numpy
 from ..ir.order import WritersBetween, in_order
-from ..ir.relax_utils import blocks_in, global_var, is_op_call
+from ..ir.relax_utils import blocks_in, constant_numpy, global_var, is_op_call
 from ..ir.tvm_compat import call_of, is_constant, make_var, with_args
 from ..ir.walker import rewrite_blocks
 

@@ -20,11 +20,10 @@ from typing import Any
 from tvm import relax
 
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..core.verdict import Reject, as_reject, calling
+from ..core.verdict import Failure, Reject, as_reject, calling, describe
+from ..graph.cost import type_bytes
+from ..ir.functions import Block
 from ..ir.order import order_constraints, symbol_constraints
-from ..regions import cost
-from ..regions.failure import Failure, describe
-from ..regions.functions import Block
 from ..vendors.codegen import once
 from ..vendors.namespace import Namespace
 
@@ -210,7 +209,7 @@ def longest(works: Callable[[int], bool], count: int, guess: int) -> int:
 
 def bytes_between(block: Block, before: Sequence[Any], after: Sequence[Any], sizes: Any) -> int:
     made = {b.var for b in before}
-    return sum(cost.type_bytes(v.ty, sizes) for v in block.inputs(after) if v in made)
+    return sum(type_bytes(v.ty, sizes) for v in block.inputs(after) if v in made)
 
 
 def cheapest_place(most: int, crossing: Callable[[int], int]) -> int:

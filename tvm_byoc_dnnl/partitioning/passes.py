@@ -7,13 +7,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.compilation import current, knowing, stage
-from ..core.ledger import raise_failures, read_log, with_facts
+from ..core.compilation import current, knowing, raise_failures, read_log, stage, with_facts
+from ..core.verdict import Failure
+from ..graph.cost import RegionPolicy
+from ..ir.functions import RegionBuilder, with_uses
 from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
-from ..regions.cost import RegionPolicy
-from ..regions.failure import Failure
-from ..regions.functions import RegionBuilder, with_uses
 from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import get_target_options, namespace
@@ -29,7 +28,7 @@ def PartitionGraph(
 
     Every region is tried as it is formed: lowered, planned and, for a namespace with a codegen of its own, compiled.
     A call that fails goes to the next compiler in the function's attribute ``compiler`` or back to TVM, and the region
-    is formed again without it; the reasons are kept (`tvm_byoc_dnnl.core.ledger.read_log`).
+    is formed again without it; the reasons are kept (`tvm_byoc_dnnl.core.compilation.read_log`).
 
     Regions are named after their compiler and numbered in program order. Works on the result of
     `AnnotateExternalCompiler` and of any other pass that makes composite functions called ``<compiler>.<anything>``.

@@ -24,10 +24,10 @@ import tvm
 from tvm import relax
 from tvm.s_tir import slayout
 
+from ..core.compilation import Fact
 from ..core.errors import NativeLibraryError, VendorError
-from ..core.ledger import Fact
 from ..core.tvm_fast import is_a
-from ..core.verdict import Reject, run_pass
+from ..core.verdict import Reject, describe, run_pass
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import is_op_call, op_calls
 from ..ir.tvm_compat import is_constant, var_name
@@ -35,7 +35,6 @@ from ..ir.walker import without_hidden
 from ..prepare.constants import FOLD_TRANSPOSED
 from ..prepare.identities import VIEWS, axes_of
 from ..prepare.rewrite import Rules, Scope, rewrite_pass
-from ..regions.failure import describe
 from ..vendors.namespace import Namespace, told
 from ..vendors.quantised_groups import CONVERSIONS
 from .trial import may_take

@@ -31,18 +31,17 @@ from ..ir.relax_utils import (
 )
 from ..ir.tvm_compat import dtype_of
 from ..vendors.codegen import Times
-from ..vendors.hooks.route import opaque
+from ..vendors.hook_route import opaque
 from ..vendors.namespaces import find_namespace, registered, with_options
 from ..vendors.portable import check_output, source_namespaces
 from ..whole import Expand
 from . import PIPELINE
 from .guards import CheckCounts, CheckSizes
 from .host_code import AnchorHostCode
-from .kv_cache import ALLOCATION, GrowCaches
 from .legalize import LEGALIZATIONS, DropSequenceMarks, StartReductions
+from .memory import ALLOCATION, GrowCaches, OwnWeights, OwnWeightsUnlessSource
 from .metadata import attach_kernels, attach_metadata, kernel_names
 from .regions import build_regions
-from .weights import OwnWeights, OwnWeightsUnlessSource
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

@@ -22,8 +22,8 @@ from tvm.support.cc import get_cc
 from ..core import _native
 from ..core.errors import ByocError, ExportError
 from ..core.files import why_not_written, workspace, written
+from ..vendors.c_source import object_module
 from ..vendors.codegen import SourceBuild
-from ..vendors.hooks.c_source import object_module
 from ..vendors.namespaces import compilers, namespace
 from ..vendors.portable import source_builds
 from . import library_file

@@ -30,8 +30,7 @@ from tvm.script.ir_builder import tirx as T
 from ..core.errors import UnsupportedError
 from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
 from ..core.tvm_fast import is_a
-from ..ir.constants import constant_numpy, make_constant
-from ..ir.relax_utils import bindings_in, is_host_function, shape_dims
+from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function, make_constant, shape_dims
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
 

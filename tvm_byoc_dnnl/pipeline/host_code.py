@@ -26,7 +26,7 @@ from tvm.support import cc
 from ..core import _native
 from ..core.errors import ExportError
 from ..core.files import workspace
-from ..vendors.hooks.c_source import c_source_module, complete_c, wrap_integers
+from ..vendors.c_source import c_source_module, complete_c, wrap_integers
 
 _SYMBOL = re.compile(r"^TVM_DLL int32_t __tvm_ffi_(\w+)\(", re.M)
 _HOST_FUNCTION = "byoc_host_anchor"

@@ -20,16 +20,23 @@ import tvm
 from tvm import relax
 
 from .._version import __version__
-from ..calls.account import account_of
-from ..calls.flow import OnnxNodes
-from ..calls.model import ReportData, from_bytes, to_bytes
 from ..core import _native
+from ..core.compilation import ASKED, read_facts, read_log
 from ..core.errors import ArtifactError
-from ..core.ledger import ASKED, read_facts, read_log
-from ..ir.constants import make_constant
-from ..ir.relax_utils import bindings_in, bindings_of, external_modules, is_host_function, is_op_call
-from ..ir.signature import inputs_of, outputs_of
+from ..ir.relax_utils import (
+    bindings_in,
+    bindings_of,
+    external_modules,
+    inputs_of,
+    is_host_function,
+    is_op_call,
+    make_constant,
+    outputs_of,
+)
 from ..ir.tvm_compat import var_name
+from ..partitioning.account import account_of
+from ..partitioning.flow import OnnxNodes
+from ..partitioning.report_data import ReportData, from_bytes, to_bytes
 from .standalone import PROGRAM_FUNCTION, program_of
 
 #: kernel → for each use, in the order of execution, the names of the calls that it runs

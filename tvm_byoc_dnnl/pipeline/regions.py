@@ -16,14 +16,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..core.compilation import Fact, raise_failures, read_log, with_facts
 from ..core.errors import NativeLibraryError, UnsupportedError
-from ..core.ledger import Fact, raise_failures, read_log, with_facts
+from ..core.verdict import BrokenRegions, Failure
+from ..graph.cost import RegionPolicy
+from ..ir.functions import dissolve_regions, flatten_region, inline_functions
 from ..ir.relax_utils import codegen_of, free_name, global_var, is_host_function, with_functions
 from ..ir.walker import Substitute
 from ..partitioning.passes import partition_module
-from ..regions.cost import RegionPolicy
-from ..regions.failure import BrokenRegions, Failure
-from ..regions.functions import dissolve_regions, flatten_region, inline_functions
 from ..vendors.codegen import Terms, Times
 from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace

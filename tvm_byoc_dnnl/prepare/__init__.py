@@ -11,7 +11,7 @@ from tvm import relax
 from ..core.compilation import OverwritableWeights
 from ..ir.relax_utils import is_host_function, op_calls
 from ..ir.tvm_compat import is_constant
-from . import activations, affine, compression, constants, identities, norms, rounded, softmax, tir_forms, whole
+from . import activations, affine, compression, constants, identities, integers, norms, tir_forms
 from .rewrite import Rule, Rules, rewrite_pass
 
 __all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
@@ -25,9 +25,9 @@ RULES: tuple[tuple[str, Rules], ...] = (
     ("clip and relu", activations.BOUNDS),
     ("padding", identities.PADDING),
     ("activations", activations.RULES),
-    ("softmax", softmax.RULES),
+    ("softmax", norms.SOFTMAX),
     ("normalisations", norms.RULES),
-    ("whole numbers", whole.RULES),
+    ("whole numbers", integers.RULES),
     ("affine", affine.RULES),
     ("weights of four bits", compression.RULES),
 )
@@ -42,7 +42,7 @@ def merged(tables: Iterable[Rules]) -> dict[str, list[Rule]]:
 
 
 #: Pass: what loses too many bits in the form that it has. It runs without `Prepare`, too.
-ExactForms = rewrite_pass("ExactForms", merged([rounded.RULES, norms.EXACT]))
+ExactForms = rewrite_pass("ExactForms", merged([integers.EXACT, norms.EXACT]))
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposed")

@@ -26,7 +26,7 @@ import tvm
 from tvm import relax
 
 from ..core.errors import one_of
-from ..ir.constants import constant_numpy, make_constant
+from ..ir.relax_utils import constant_numpy, make_constant
 from ..ir.tvm_compat import is_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT

@@ -18,11 +18,19 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..core.compilation import OverwritableWeights
-from ..core.ledger import FORM, Fact, with_facts
+from ..core.compilation import FORM, Fact, OverwritableWeights, with_facts
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..ir.constants import constant_numpy, make_constant, product_constant, scale_constant
-from ..ir.relax_utils import NESTED, equal_dims, shape_dims, static_shape, with_functions
+from ..ir.relax_utils import (
+    NESTED,
+    constant_numpy,
+    equal_dims,
+    make_constant,
+    product_constant,
+    scale_constant,
+    shape_dims,
+    static_shape,
+    with_functions,
+)
 from ..ir.tvm_compat import dtype_of, is_constant, make_var, var_name, with_args
 
 Rule = Callable[["Scope", Any], Any]

@@ -13,18 +13,18 @@ from typing import Any
 import tvm
 
 from ..api.compile import DEFAULT_COMPILER, partition, with_precision
-from ..calls.account import account_of, notes_of
-from ..calls.model import CallReport, Candidate, ReportData, Worth
 from ..core.compilation import compiling
 from ..core.errors import ArtifactError, InputError, UnsupportedError, check_types
 from ..core.files import write_text
 from ..frontends import to_relax
+from ..graph.cost import RegionPolicy, with_names
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, ops_of
+from ..partitioning.account import account_of, notes_of
 from ..partitioning.annotate import AnnotateExternalCompiler, compilers_of
 from ..partitioning.passes import PartitionGraph
+from ..partitioning.report_data import CallReport, Candidate, ReportData, Worth
 from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
-from ..regions.cost import RegionPolicy, with_names
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
 from ..tuning.costs import known_times

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..api.compile import ARGUMENTS
-from ..calls.model import CallReport, ReportData
 from ..core.errors import ArtifactError
-from ..regions.cost import RegionPolicy
+from ..graph.cost import RegionPolicy
+from ..partitioning.report_data import CallReport, ReportData
 from ..vendors.namespaces import HOST
 from .text import count
 

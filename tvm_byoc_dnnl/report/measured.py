@@ -18,8 +18,8 @@ import onnx
 import tvm
 
 from ..api.compile import compile
-from ..calls.model import ReportData
 from ..core.errors import InputError, UnsupportedError
+from ..partitioning.report_data import ReportData
 from ..pipeline.library_file import is_library
 from ..pipeline.metadata import Kernels
 from ..runtime.base import BaseRunner

@@ -15,13 +15,13 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..calls.model import ReportData, Totals
 from ..core import _native
 from ..core._native import limited
 from ..core.compilation import knowing
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..core.machine import QUIET, Neighbours
+from ..partitioning.report_data import ReportData, Totals
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.base import Company
 from ..runtime.runner import Runner

@@ -21,16 +21,16 @@ from tvm import relax
 from ..api.compile import DEFAULT_COMPILER, PRECISIONS, compile, partition, with_precision
 from ..core.errors import InputError, check_types, one_of
 from ..frontends import to_relax
+from ..graph.cost import RegionPolicy, with_names
+from ..ir.functions import flatten_region
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
 from ..partitioning.merge import longest
 from ..pipeline import PIPELINE
 from ..pipeline.regions import settle_regions
-from ..regions.cost import RegionPolicy, with_names
-from ..regions.functions import flatten_region
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
 from ..tuning.database import with_places
-from ..vendors.hooks.lowering import with_known_shapes
+from ..vendors.hook_lowering import with_known_shapes
 from ..vendors.namespaces import OPTIONS_ATTR
 from .measured import (
     AGAINST,

@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 
 from ..core.errors import InputError
 from ..core.verdict import calling, expect
-from ..ir.constants import constant_numpy
+from ..ir.relax_utils import constant_numpy
 from ..ir.tvm_compat import analyzer, constant_tensor, dtype_of, is_constant, substitute, var_name
 from .computes import (
     BUILTIN,

@@ -19,12 +19,12 @@ from ..core import _native
 from ..core.compilation import compiling
 from ..core.files import write_text
 from ..core.tensor_info import TensorInfo, random_arrays
+from ..core.verdict import describe
+from ..graph.cost import shape_of, size_of, usual_sizes
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import codegen_of
 from ..ir.tvm_compat import dtype_of
 from ..pipeline import PIPELINE
-from ..regions.cost import shape_of, size_of, usual_sizes
-from ..regions.failure import describe
 from ..runtime.runner import Runner
 from ..vendors.codegen import Times
 from ..vendors.namespace import Namespace, told

@@ -14,15 +14,15 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import knowing
+from ..core.verdict import Failure
+from ..graph.cost import RegionPolicy
 from ..ir.relax_utils import composite_of, is_host_function, op_calls
-from ..partitioning.choice import Choice, Match, PlacedBy, first_in_order
 from ..partitioning.annotate import AnnotateExternalCompiler, places_taken
-from ..partitioning.vendor_forms import VendorForms
 from ..partitioning.fallback import BlockPlan, Fallback
 from ..partitioning.passes import PartitionGraph
+from ..partitioning.trial import Choice, Match, PlacedBy, first_in_order
+from ..partitioning.vendor_forms import VendorForms
 from ..prepare import Prepare
-from ..regions.cost import RegionPolicy
-from ..regions.failure import Failure
 from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, get_target_options, namespace

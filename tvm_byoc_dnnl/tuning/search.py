@@ -37,9 +37,9 @@ from typing import Any
 
 from tvm import relax
 
+from ..graph.cost import is_cheap, type_bytes
+from ..ir.functions import Block, dataflow_blocks
 from ..ir.relax_utils import is_op_call
-from ..regions.cost import is_cheap, type_bytes
-from ..regions.functions import Block, dataflow_blocks
 from ..vendors.namespaces import HOST
 from .costs import Costs
 from .plans import Part, Plan, Planner, orders

@@ -30,13 +30,13 @@ from ..core.compilation import compiling
 from ..core.errors import InputError, check_types
 from ..core.own_process import Ended, Worker, answer
 from ..core.tensor_info import shape_options
+from ..core.verdict import Failure, describe
 from ..frontends import to_relax
+from ..graph.cost import shape_of, usual_sizes
 from ..ir.fingerprint import content_key
-from ..ir.signature import inputs_of
+from ..ir.relax_utils import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
-from ..regions.cost import shape_of, usual_sizes
-from ..regions.failure import Failure, describe
 from ..vendors.namespaces import HOST, namespace, with_options
 from .costs import Costs, callable_of, known_times, measure_candidates
 from .database import Database, Placement, Timing, Turns, race, summary

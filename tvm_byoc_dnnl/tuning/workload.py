@@ -16,23 +16,23 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..ir.constants import constant_numpy
+from ..graph.cost import call_flops, size_of, usual_sizes
 from ..ir.fingerprint import content_key
+from ..ir.functions import Block
 from ..ir.relax_utils import (
+    USUAL_SIZES_ATTR,
     bindings_in,
     bindings_of,
     caller_of,
     composite_of,
+    constant_numpy,
     global_var,
     is_op_call,
     shape_dims,
     static_shape,
 )
-from ..ir.signature import USUAL_SIZES_ATTR
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import Substitute
-from ..regions.cost import call_flops, size_of, usual_sizes
-from ..regions.functions import Block
 from ..vendors.namespaces import HOST
 
 _FEW = 16  # elements of a constant that may be axes, indices or a scalar: its values can change the work

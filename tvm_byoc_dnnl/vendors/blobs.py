@@ -18,8 +18,7 @@ import tvm_ffi
 from ..core import _native
 from ..core.compilation import current
 from ..core.errors import ArtifactError, InputError, VendorError
-from ..core.verdict import Reject, Works, as_reject, with_options
-from ..regions.failure import describe
+from ..core.verdict import Reject, Works, as_reject, describe, with_options
 from .devices import SUFFIXES, Held, resident, running
 from .namespace import BlobRunner
 from .namespaces import checked_values, claim_namespace, find_namespace, namespace

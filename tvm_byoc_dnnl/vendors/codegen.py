@@ -23,13 +23,11 @@ from ..core.compilation import current
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.files import workspace
 from ..core.own_process import apart
-from ..core.verdict import Reject, calling
-from ..ir.constants import constant_numpy
+from ..core.verdict import BrokenRegions, Failure, Reject, all_or_each, calling, describe
 from ..ir.fingerprint import fingerprint
-from ..ir.relax_utils import codegen_of, constants_in, external_modules, is_host_function
+from ..ir.relax_utils import codegen_of, constant_numpy, constants_in, external_modules, is_host_function
 from ..ir.tvm_compat import constant_tensor
 from ..ir.walker import rewrite_blocks, rewrite_calls
-from ..regions.failure import BrokenRegions, Failure, all_or_each, describe
 from .devices import Residence
 
 _LINES_SHOWN = 8

@@ -13,8 +13,8 @@ import tvm
 from ..core.compilation import current
 from ..core.verdict import Reject, Works, calling, expect
 from ..graph.builder import GraphBuilder
+from ..graph.cost import RegionPolicy
 from ..graph.graph import PortableGraph
-from ..regions.cost import RegionPolicy
 from .codegen import Codegen, OwnCodegen, Route
 
 #: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps

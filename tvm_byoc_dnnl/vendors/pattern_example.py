@@ -12,8 +12,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from ..ir.constants import make_constant
-from ..ir.relax_utils import module_of
+from ..ir.relax_utils import make_constant, module_of
 
 
 def pattern_example(

@@ -15,12 +15,11 @@ from tvm import relax
 from ..core import _native
 from ..core.errors import NativeLibraryError, UnsupportedError, one_of
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..core.verdict import Reject, calling
+from ..core.verdict import BrokenRegions, Failure, Reject, calling, describe
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
 from ..ir.tvm_compat import constant_tensor
-from ..regions.failure import BrokenRegions, Failure, describe
 from .codegen import NO_TERMS, Codegen, SourceBuild, Terms, Times, attempt, once
 from .namespace import Namespace, Pattern, told
 from .namespaces import checked_options, get_target_options, namespace, registered

@@ -12,8 +12,7 @@ from tvm import relax
 from ..core.compilation import current
 from ..core.errors import InputError
 from ..core.tvm_fast import ByIdentity
-from ..ir.constants import constant_numpy
-from ..ir.relax_utils import bindings_in, is_op_call
+from ..ir.relax_utils import bindings_in, constant_numpy, is_op_call
 from ..ir.tvm_compat import dtype_of, is_constant
 
 DEQUANTIZE, QUANTIZE = "relax.dequantize", "relax.quantize"

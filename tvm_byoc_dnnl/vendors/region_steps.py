@@ -11,8 +11,7 @@ from tvm import relax
 
 from ..core.errors import InputError
 from ..core.tvm_fast import ByIdentity
-from ..ir.constants import constant_numpy
-from ..ir.relax_utils import bindings_of, composite_of, static_shape
+from ..ir.relax_utils import bindings_of, composite_of, constant_numpy, static_shape
 from ..ir.tvm_compat import dtype_of, is_constant
 from .quantised_groups import (
     CONVERSIONS,

@@ -15,8 +15,8 @@ from .._version import __version__
 from ..core.errors import InputError
 from ..core.verdict import Reject, with_options
 from ..graph.builder import GraphBuilder
+from ..graph.cost import RegionPolicy
 from ..graph.graph import PortableGraph
-from ..regions.cost import RegionPolicy
 from ..whole import DECLARED_LATER  # noqa: F401 - makes them known
 from .codegen import Codegen, OwnCodegen
 from .namespace import (

@@ -18,8 +18,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ..ir.constants import make_constant
-from ..ir.relax_utils import shape_dims
+from ..ir.relax_utils import make_constant, shape_dims
 from .table import Operator, declare, reserve
 
 DOMAIN, NAME = "tvm_byoc_dnnl", "CachedAttention"

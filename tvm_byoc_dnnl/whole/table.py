@@ -25,8 +25,7 @@ from tvm_ffi import StructuralKey
 
 from ..core.errors import InputError, UnsupportedError
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..ir.relax_utils import blocks_in, is_host_function, is_op_call, ops_of, static_shape
-from ..ir.signature import NODES_ATTR
+from ..ir.relax_utils import NODES_ATTR, blocks_in, is_host_function, is_op_call, ops_of, static_shape
 from ..ir.tvm_compat import is_constant, var_name, with_args
 from ..ir.walker import Replace, rewrite_calls_in
 

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import op as R
 
-from tvm_byoc_dnnl.ir.constants import make_constant
+from tvm_byoc_dnnl.ir.relax_utils import make_constant
 
 __all__ = ["Operand", "Program", "Step", "call"]
 

@@ -15,8 +15,8 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, Operand, assert_right, const, data, number
+from tvm_byoc_dnnl.graph.cost import RegionPolicy
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
-from tvm_byoc_dnnl.regions.cost import RegionPolicy
 
 pytestmark = pytest.mark.native
 

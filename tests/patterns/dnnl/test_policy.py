@@ -7,7 +7,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
-from tvm_byoc_dnnl.core.ledger import read_log
+from tvm_byoc_dnnl.core.compilation import read_log
 
 op, nn = relax.op, relax.op.nn
 

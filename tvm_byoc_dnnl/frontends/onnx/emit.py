@@ -15,8 +15,8 @@ from tvm import relax
 from ...core.arrays import STORED, as_stored
 from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.tvm_fast import is_a
-from ...ir.constants import make_constant
 from ...ir.native_loop import native_call
+from ...ir.relax_utils import make_constant
 from ...ir.tvm_compat import tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, substituted, symbols_of
 from .value import EMITTING, Node, Value

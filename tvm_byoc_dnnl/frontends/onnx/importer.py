@@ -21,8 +21,7 @@ from ...core.arrays import STORED
 from ...core.compilation import OverwritableWeights
 from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, first_line, out_of_resources
 from ...core.tvm_fast import ByIdentity, is_a, items
-from ...ir.relax_utils import shape_dims
-from ...ir.signature import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR
+from ...ir.relax_utils import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR, shape_dims
 from ...ir.tvm_compat import substitute, var_name
 from ...ir.walker import Substitute
 from ..gguf.decoder import read_decoder

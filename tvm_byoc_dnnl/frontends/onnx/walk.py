@@ -15,8 +15,7 @@ from ...core.arrays import STORED
 from ...core.errors import UnsupportedError
 from ...core.limits import MOST_NESTED
 from ...core.tvm_fast import is_a, items
-from ...ir.relax_utils import shape_dims
-from ...ir.signature import NODES_ATTR
+from ...ir.relax_utils import NODES_ATTR, shape_dims
 from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
 from ...whole import operator as whole_operator

@@ -22,8 +22,7 @@ import tvm
 from tvm import relax, tirx
 
 from ...core.errors import UnsupportedError, first_line
-from ...ir.relax_utils import shape_dims
-from ...ir.signature import DIMS_ATTR
+from ...ir.relax_utils import DIMS_ATTR, shape_dims
 from ...ir.tvm_compat import analyzer, dtype_of, substitute, var_name
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...ir.constants import make_constant
-from ...ir.relax_utils import shape_dims
+from ...ir.relax_utils import make_constant, shape_dims
 from ...whole import operator
 
 #: overload → ONNX's operator, the places of ONNX's gates among PyTorch's (i, f, g, o and r, z, n), its attributes

@@ -13,8 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...ir.constants import make_constant
-from ...ir.relax_utils import module_of
+from ...ir.relax_utils import make_constant, module_of
 
 #: ``function(builder, *operands)`` returns an expression, or a tuple of them
 Function = Callable[..., Any]

@@ -11,18 +11,17 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...core.ledger import MATCH, read_facts, read_log
-from ...core.verdict import Crash, Reject
+from ...core.compilation import MATCH, read_facts, read_log
+from ...core.verdict import Crash, Reject, describe
+from ...graph.cost import RegionPolicy
 from ...ir.relax_utils import bindings_of, composite_of, op_calls
 from ...partitioning.annotate import AnnotateExternalCompiler, places_taken
+from ...partitioning.passes import PartitionGraph
 from ...partitioning.trial import ask, may_take
 from ...partitioning.vendor_forms import Convertible, Places, laid_out
-from ...partitioning.passes import PartitionGraph
 from ...pipeline import PIPELINE
 from ...prepare.constants import FOLD_TRANSPOSED
 from ...prepare.rewrite import rewrite_pass
-from ...regions.cost import RegionPolicy
-from ...regions.failure import describe
 from ...report.verify import arrays_in
 from ...runtime.comparison import differences, nudged, sensitivity
 from ...vendors.namespace import Namespace

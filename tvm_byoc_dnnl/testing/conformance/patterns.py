@@ -19,8 +19,15 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...ir.constants import constant_numpy, make_constant
-from ...ir.relax_utils import bindings_of, constants_in, op_calls, shape_dims, static_shape
+from ...ir.relax_utils import (
+    bindings_of,
+    constant_numpy,
+    constants_in,
+    make_constant,
+    op_calls,
+    shape_dims,
+    static_shape,
+)
 from ...ir.tvm_compat import dtype_of, is_constant
 from ...partitioning.trial import ask
 from ...vendors.namespace import Namespace, Pattern

@@ -14,23 +14,21 @@ import tvm
 from tvm import relax
 
 from .._version import version_of
-from ..core.compilation import Compilation
-from ..core.ledger import ALONE, FOR_REPORTS, FORM, MATCH, Fact, read_facts
+from ..core.compilation import ALONE, FOR_REPORTS, FORM, MATCH, Compilation, Fact, read_facts
 from ..core.tvm_fast import ByIdentity, is_a
+from ..core.verdict import describe
+from ..graph.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..graph.graph import VIEWS, PortableGraph
 from ..graph.node_list import Node as GraphNode
-from ..ir.relax_utils import codegen_of, shape_dims
-from ..ir.signature import inputs_of, outputs_of
+from ..ir.relax_utils import codegen_of, inputs_of, outputs_of, shape_dims
 from ..ir.tvm_compat import dtype_of
-from ..partitioning.trial import ask
-from ..regions.cost import call_bytes, call_flops, type_bytes, usual_sizes
-from ..regions.failure import describe
 from ..vendors.codegen import Times
 from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
 from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
-from .model import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
+from .report_data import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
+from .trial import ask
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

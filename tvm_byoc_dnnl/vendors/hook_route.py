@@ -14,18 +14,17 @@ import tvm
 from tvm import relax, tirx
 from tvm_ffi import StructuralKey
 
-from ...core.errors import UnsupportedError
-from ...core.own_process import apart
-from ...core.verdict import Reject, calling, run_pass
-from ...ir.relax_utils import codegen_of, external_modules, global_var, is_host_function, is_op_call
-from ...ir.walker import rewrite_calls
-from ...regions.failure import BrokenRegions, Failure, all_or_each, describe
-from ...regions.functions import inline_regions
-from ..codegen import Route, Terms, check_sources, missing_functions
-from ..namespace import Namespace, TargetHooks
-from ..namespaces import OPTIONS_ATTR
+from ..core.errors import UnsupportedError
+from ..core.own_process import apart
+from ..core.verdict import BrokenRegions, Failure, Reject, all_or_each, calling, describe, run_pass
+from ..ir.functions import inline_regions
+from ..ir.relax_utils import codegen_of, external_modules, global_var, is_host_function, is_op_call
+from ..ir.walker import rewrite_calls
 from .c_source import c_module, lower_tir
-from .lowering import HookLowering
+from .codegen import Route, Terms, check_sources, missing_functions
+from .hook_lowering import HookLowering
+from .namespace import Namespace, TargetHooks
+from .namespaces import OPTIONS_ATTR
 
 
 def _hook_target(hooks: TargetHooks | None, target: tvm.target.Target) -> tvm.target.Target:

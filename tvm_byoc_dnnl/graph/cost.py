@@ -21,11 +21,10 @@ from tvm import relax
 from ..core.errors import ArgumentTypeError, InputError
 from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
-from ..graph.builder import GraphBuilder
-from ..graph.graph import evaluate
-from ..ir.relax_utils import shape_dims, static_shape
-from ..ir.signature import USUAL_SIZES_ATTR
+from ..ir.relax_utils import USUAL_SIZES_ATTR, shape_dims, static_shape
 from ..ir.tvm_compat import dtype_of
+from .builder import GraphBuilder
+from .graph import evaluate
 
 #: no usual sizes
 _NONE: Mapping[str, int] = MappingProxyType({})

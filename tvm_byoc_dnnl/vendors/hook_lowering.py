@@ -14,15 +14,14 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from ...core.own_process import apart
-from ...core.verdict import Reject, calling, expect, require, run_pass
-from ...ir.relax_utils import bindings_in, bindings_of, codegen_of, composite_of, constants_in, global_var, shape_dims
-from ...ir.tvm_compat import dtype_of
-from ...ir.walker import Substitute
-from ...regions.failure import Failure, all_or_each, describe
-from ...regions.functions import flatten_region, inline_functions
-from ..namespace import FusedOp, Namespace, TargetHooks
-from ..namespaces import OPTIONS_ATTR
+from ..core.own_process import apart
+from ..core.verdict import Failure, Reject, all_or_each, calling, describe, expect, require, run_pass
+from ..ir.functions import flatten_region, inline_functions
+from ..ir.relax_utils import bindings_in, bindings_of, codegen_of, composite_of, constants_in, global_var, shape_dims
+from ..ir.tvm_compat import dtype_of
+from ..ir.walker import Substitute
+from .namespace import FusedOp, Namespace, TargetHooks
+from .namespaces import OPTIONS_ATTR
 
 
 def with_known_shapes(func: relax.Function) -> relax.Function:
@@ -149,8 +148,8 @@ def lower_fused_region(ns: Namespace, region: relax.Function, builder: relax.Blo
 
 
 def _lower(ns: Namespace, op: FusedOp, composite: relax.Function, builder: relax.BlockBuilder) -> relax.Function:
-    from ...te import TEGraph, TENode, schedule_te, translate_to_te  # not at import: few users need it
-    from ...te.graph import stages_of
+    from ..te import TEGraph, TENode, schedule_te, translate_to_te  # not at import: few users need it
+    from ..te.graph import stages_of
 
     who = f"fused op {ns.name}.{op.name}"
     target = tvm.target.Target.current(allow_none=False)

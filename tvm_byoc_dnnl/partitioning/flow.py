@@ -15,10 +15,9 @@ import tvm
 from tvm import relax, tirx
 
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..ir.relax_utils import codegen_of, composite_of, is_host_function, shape_dims, static_shape
-from ..ir.signature import NODES_ATTR
+from ..ir.functions import names_of_uses
+from ..ir.relax_utils import NODES_ATTR, codegen_of, composite_of, is_host_function, shape_dims, static_shape
 from ..ir.tvm_compat import is_constant, var_name
-from ..regions.functions import names_of_uses
 
 
 @dataclass(eq=False, kw_only=True)

@@ -17,9 +17,9 @@ from tvm import relax
 from tvm_ffi import StructuralKey
 
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..ir.relax_utils import blocks_in, free_name, global_var, is_host_function, static_shape, with_functions
-from ..ir.tvm_compat import call_of, is_constant, make_var
-from ..ir.walker import Substitute
+from .relax_utils import blocks_in, free_name, global_var, is_host_function, static_shape, with_functions
+from .tvm_compat import call_of, is_constant, make_var
+from .walker import Substitute
 
 
 class Block:

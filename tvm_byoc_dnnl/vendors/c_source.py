@@ -17,9 +17,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...core import _native
-from ...core.errors import UnsupportedError
-from ...ir.tvm_compat import C_ROUNDS_TO_EVEN, buffer_loads, dtype_of
+from ..core import _native
+from ..core.errors import UnsupportedError
+from ..ir.tvm_compat import C_ROUNDS_TO_EVEN, buffer_loads, dtype_of
 
 _INTEGER = re.compile(r"(u?int)(8|16|32|64)|bool")
 #: TIR's nodes, and in 0.26 its calls → the functions below

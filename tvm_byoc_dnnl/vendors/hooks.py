@@ -15,15 +15,14 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import dpl
 
-from ...core.verdict import calling, expect
-from ...ir.relax_utils import codegen_of
-from ...regions.failure import describe
-from ...regions.functions import flatten_region
-from ..namespace import FusedOp, TargetHooks, TirToRuntime
-from ..namespaces import claim_namespace, known_target
-from ..registry import check_functions, check_options, register_pattern
-from .lowering import REFUSED_ATTR, call_primfunc, with_body
-from .route import HookRoute
+from ..core.verdict import calling, describe, expect
+from ..ir.functions import flatten_region
+from ..ir.relax_utils import codegen_of
+from .hook_lowering import REFUSED_ATTR, call_primfunc, with_body
+from .hook_route import HookRoute
+from .namespace import FusedOp, TargetHooks, TirToRuntime
+from .namespaces import claim_namespace, known_target
+from .registry import check_functions, check_options, register_pattern
 
 
 def register_target_hooks(
@@ -99,7 +98,7 @@ def _as_pass(passes: Any, what: str) -> tvm.transform.Pass | None:
 
 
 def _translate(region: relax.Function, builder: relax.BlockBuilder) -> relax.Expr:
-    from ...te import translate_to_te  # not at import: most users never need it
+    from ..te import translate_to_te  # not at import: most users never need it
 
     graph = translate_to_te((builder.get(), region), tvm.target.Target.current(allow_none=False))
     return graph.call(builder, region.params)

@@ -1,1 +1,0 @@
-"""The calls of a module: who owns each, who refused it, and why."""
