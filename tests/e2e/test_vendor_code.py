@@ -252,12 +252,13 @@ def test_a_vendor_whose_entry_point_exits_is_left_out():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vendors, "_loaded", False)
+        patch.setattr(vendors, "_transaction", transaction)
         patch.setattr(vendors.pkgutil, "iter_modules", lambda path: [])
         patch.setattr(vendors.importlib.metadata, "entry_points", lambda group: [Entry()])
         with pytest.warns(
             UserWarning, match="vendor 'acme' .*could not be loaded and is left out: .*SystemExit: no licence"
         ):
-            vendors.load_vendors(transaction)
+            vendors.load_vendors()
 
 
 # ------------------------------------------------------------ a codegen in a process of its own

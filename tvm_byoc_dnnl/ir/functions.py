@@ -9,7 +9,6 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import tvm
@@ -174,12 +173,11 @@ def dissolve_regions(mod: tvm.IRModule, regions: Sequence[Any]) -> tvm.IRModule:
     seen: dict[StructuralKey, Any] = {}
 
     def lift(composite: relax.Function) -> Any:
-        new = global_var(next(n for k in count() if (n := f"composite_{k}") not in taken), composite)
-        gv = seen.setdefault(StructuralKey(composite), new)
-        if gv is new:
-            taken.add(gv.name_hint)
-            lifted[gv] = composite
-        return gv
+        key = StructuralKey(composite)
+        if key not in seen:
+            seen[key] = global_var(free_name("composite", taken, 0), composite)
+            lifted[seen[key]] = composite
+        return seen[key]
 
     calls: dict[Any, dict[Any, Body]] = {}
     for host, block in dataflow_blocks(mod):

@@ -311,7 +311,12 @@ class _Annotate:
     def _once(self, mod: tvm.IRModule, names: set[str]) -> tuple[tvm.IRModule, bool]:
         """The module with the composites that can be found in it; ``names`` gets those of its calls."""
         owned = {gv: f for gv, f in mod.functions.items() if codegen_of(f) or composite_of(f)}
-        mod, facts = self._prepared(mod)
+        facts: list[Fact] = []
+        if self._prepares:
+            mod, facts = prepared(mod, self._default, self._own)
+        else:
+            # A result without readers would count as a reader of values that a pattern needs for itself.
+            mod = relax.transform.DeadCodeElimination()(relax.transform.ConvertToDataflow(min_size=1)(mod))
         groups = _by_compilers(mod, self._default)
         is_left = False
         for compilers, functions in groups.items():
@@ -326,28 +331,27 @@ class _Annotate:
         facts += [Fact(compiler=name, stage=ASKED) for compilers in groups for name in compilers]
         return with_facts(mod, facts), is_left
 
-    def _prepared(self, mod: tvm.IRModule) -> tuple[tvm.IRModule, list[Fact]]:
-        """The module in the forms that patterns know, in dataflow blocks; and the passes of vendors that failed."""
-        if not self._prepares:
-            mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
-            # A result without readers would count as a reader of values that a pattern needs for itself.
-            return relax.transform.DeadCodeElimination()(mod), []
-        facts: list[Fact] = []
-        groups = _by_compilers(mod, self._default)
-        wanted = dict.fromkeys(c for compilers in groups for c in compilers)
-        with stage("prepare"):
-            transposed = bool(wanted) and all(map(_reads_transposed, wanted))
-            canonical = Prepare(keep_transposed=transposed, own=self._own)
-            forms, prepared = VendorForms(canonical, places_taken), canonical(mod)
-            mod = prepared
-            for name in wanted:
-                functions = [gv.name_hint for compilers, of in groups.items() if name in compilers for gv in of]
-                mod, lost = forms.of(namespace(name), mod, functions)
-                facts += lost
-                chosen = get_target_options(mod, name)
-                mod = compress_weights(mod, chosen.get("weights", "float32"))
-                mod = round_sources(mod, chosen.get("activations", "stored"))
-        return mod if mod.same_as(prepared) else relax.transform.ConvertToDataflow(min_size=1)(mod), facts
+
+def prepared(
+    mod: tvm.IRModule, default: Sequence[str] | None, own: OverwritableWeights | None = None
+) -> tuple[tvm.IRModule, list[Fact]]:
+    """The module in the forms that patterns know, in dataflow blocks; and the passes of vendors that failed."""
+    facts: list[Fact] = []
+    groups = _by_compilers(mod, default)
+    wanted = dict.fromkeys(c for compilers in groups for c in compilers)
+    with stage("prepare"):
+        transposed = bool(wanted) and all(map(_reads_transposed, wanted))
+        canonical = Prepare(keep_transposed=transposed, own=own)
+        forms, canonised = VendorForms(canonical, places_taken), canonical(mod)
+        mod = canonised
+        for name in wanted:
+            functions = [gv.name_hint for compilers, of in groups.items() if name in compilers for gv in of]
+            mod, lost = forms.of(namespace(name), mod, functions)
+            facts += lost
+            chosen = get_target_options(mod, name)
+            mod = compress_weights(mod, chosen.get("weights", "float32"))
+            mod = round_sources(mod, chosen.get("activations", "stored"))
+    return mod if mod.same_as(canonised) else relax.transform.ConvertToDataflow(min_size=1)(mod), facts
 
 
 def _matched(

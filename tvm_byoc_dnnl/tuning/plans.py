@@ -16,16 +16,17 @@ from tvm import relax
 from ..core.compilation import knowing
 from ..core.verdict import Failure
 from ..graph.cost import RegionPolicy
-from ..ir.relax_utils import composite_of, is_host_function, op_calls
-from ..partitioning.annotate import AnnotateExternalCompiler, places_taken
+from ..ir.relax_utils import composite_of, op_calls
+from ..partitioning import annotate
+from ..partitioning.annotate import AnnotateExternalCompiler
 from ..partitioning.fallback import BlockPlan, Fallback
 from ..partitioning.passes import PartitionGraph
-from ..partitioning.trial import Choice, Match, PlacedBy, first_in_order
-from ..partitioning.vendor_forms import VendorForms
-from ..prepare import Prepare
+from ..partitioning.trial import Choice, Match, PlacedBy, first_in_order, unknown_whole
+from ..prepare import ExactForms
 from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import HOST, get_target_options, namespace
+from ..vendors.namespaces import HOST, get_target_options
+from ..whole import expand
 from .costs import Costs
 from .database import Database
 from .workload import Workload, host_workload
@@ -74,13 +75,9 @@ class Plan:
 
 
 def prepared(mod: tvm.IRModule, compilers: Sequence[str]) -> tvm.IRModule:
-    """A Relax module, as imported, in the form for which the patterns of these compilers are written."""
-    canonical = Prepare()
-    mod, forms = canonical(mod), VendorForms(canonical, places_taken)
-    hosts = [gv.name_hint for gv, func in mod.functions.items() if is_host_function(func)]
-    for name in compilers:
-        mod, _ = forms.of(namespace(name), mod, hosts)
-    return mod
+    """A Relax module, as imported, in the form in which `compile` asks these compilers about it."""
+    known = expand(ExactForms(mod), lambda func: unknown_whole(func, compilers))
+    return annotate.prepared(known, compilers)[0]
 
 
 class Planner:

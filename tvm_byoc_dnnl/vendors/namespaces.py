@@ -10,8 +10,8 @@ import pkgutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,10 @@ _LOCK = threading.RLock()
 _loaded = False
 
 
-def load_vendors(transaction: Callable[[str], AbstractContextManager[None]]) -> None:
+def load_vendors() -> None:
     """Import every vendor once. A third party's that fails is left out with a warning that says why.
 
-    Inside of ``transaction(vendor)`` a vendor registers all or nothing.
+    Each registers all or nothing.
     """
     global _loaded
     with _LOCK:
@@ -44,12 +44,12 @@ def load_vendors(transaction: Callable[[str], AbstractContextManager[None]]) -> 
         _loaded = True  # before the imports: they call back into the registry
         for module in pkgutil.iter_modules([str(_FOLDER)]):
             if module.ispkg:
-                with transaction(module.name):
+                with _transaction(module.name):
                     importlib.import_module(f"tvm_byoc_dnnl.patterns.{module.name}")
         found = importlib.metadata.entry_points(group=_ENTRY_POINTS)
         for entry in sorted(found, key=lambda e: (e.name, e.value)):  # of two that want one namespace always the same
             try:
-                with transaction(entry.name), calling("its import, or its entry point,"):
+                with _transaction(entry.name), calling("its import, or its entry point,"):
                     target = entry.load()
                     if callable(target):
                         target()
@@ -111,10 +111,6 @@ def _transaction(vendor: str) -> Iterator[None]:
         raise
 
 
-def _load() -> None:
-    load_vendors(_transaction)
-
-
 def claim_namespace(name: str, extend: bool = False, adding: Sequence[str] = ()) -> Namespace:
     """The namespace ``name``, new if need be, to register something in; `ValueError` if another package's.
 
@@ -172,13 +168,13 @@ def namespace(compiler: str) -> Namespace:
 
 
 def find_namespace(name: str) -> Namespace | None:
-    _load()
+    load_vendors()
     return _NAMESPACES[name] if name in _NAMESPACES else None if name in _FAILED else namespace_in_tvm(name)
 
 
 def registered() -> list[Namespace]:
     """The namespaces that vendors registered, without those that only TVM knows: these have no options."""
-    _load()
+    load_vendors()
     return [_NAMESPACES[name] for name in sorted(_NAMESPACES)]
 
 
@@ -187,7 +183,7 @@ def compilers() -> list[str]:
 
     To list TVM's takes milliseconds: who has a name asks `find_namespace`.
     """
-    _load()
+    load_vendors()
     return sorted({*_NAMESPACES, *names_in_tvm()})
 
 

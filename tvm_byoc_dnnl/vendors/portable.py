@@ -151,29 +151,46 @@ def check_output(output: str) -> str:
 class PortableCodegen(Codegen):
     """A codegen that consumes portable graphs: it lowers each region, and ``create_module`` does the rest.
 
-    ``create_source`` and ``source_build`` serve the option ``output``. ``measure_candidates(graph, rounds)`` is for a
-    library that chooses among implementations: a document of their times (docs/portable_graph.md).
-    ``measure_machine(threads, tell)`` is for one that chooses by a description of the machine.
+    Parameters
+    ----------
+    compiler : str
+        The namespace, whose lowerings write the graphs.
+    create_module : callable
+        ``create_module(graph) -> tvm.runtime.Module`` with the functions that TVM's constant loader asks for
+        (``get_symbol``, ``get_const_vars``, ``__init_<symbol>``) and ``<symbol>`` itself.
+    create_source : callable, optional
+        The same as a source module (kind ``"c"``), for ``output="source"``; raises `UnsupportedError` for what cannot
+        be said in source.
+    source_build : callable, optional
+        ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
+    options : mapping, optional
+        Options that lowerings read from ``g.graph.options``, and their defaults.
+    measure_candidates : callable, optional
+        ``measure_candidates(graph, rounds)`` times what the library can choose from for each operation of a static
+        graph, in so many turns, and names it without any: a document as in docs/portable_graph.md. `tune` calls it, and
+        ``create_module`` finds what is known in ``graph.times``.
+    measure_machine : callable, optional
+        ``measure_machine(threads, tell)`` measures this machine with each of some numbers of threads, tells lines about
+        its progress, and returns a description as the engine reads it, and lines about what it found.
+        ``tvm-byoc tune --machine`` calls it, and writes the file that ``machine`` of the engine's facts names.
     """
 
     compiler: str
     create_module: Callable[[PortableGraph], tvm.runtime.Module]
     create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None
     source_build: Callable[[], SourceBuild] | None = None
-    lowering_options: Mapping[str, Any] = field(default_factory=dict)
-    compiles = False
+    options: Mapping[str, Any] = field(default_factory=dict)
     measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None
     measure_machine: Callable[[Sequence[int], Callable[[str], None]], tuple[Mapping[str, Any], str]] | None = None
+    compiles = False
+
+    def __post_init__(self) -> None:
+        output = {"output": OUTPUTS[0]} if self.create_source is not None else {}
+        object.__setattr__(self, "options", {**output, **(self.options or {})})
 
     @property
     def makes_source(self) -> bool:  # type: ignore[override]
         return self.create_source is not None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Its options and their defaults."""
-        output = {"output": OUTPUTS[0]} if self.create_source is not None else {}
-        return {**output, **self.lowering_options}
 
     def __call__(
         self,
@@ -244,42 +261,8 @@ class PortableCodegen(Codegen):
             return self.create_module(graph)
 
 
-def portable_codegen(
-    compiler: str,
-    create_module: Callable[[PortableGraph], tvm.runtime.Module],
-    create_source: Callable[[PortableGraph], tvm.runtime.Module] | None = None,
-    source_build: Callable[[], SourceBuild] | None = None,
-    options: Mapping[str, Any] | None = None,
-    measure_candidates: Callable[[PortableGraph, int], Mapping[str, Any]] | None = None,
-    measure_machine: Callable[[Sequence[int], Callable[[str], None]], tuple[Mapping[str, Any], str]] | None = None,
-) -> PortableCodegen:
-    """A codegen for a namespace that consumes portable graphs.
-
-    Parameters
-    ----------
-    compiler : str
-        The namespace, whose lowerings write the graphs.
-    create_module : callable
-        ``create_module(graph) -> tvm.runtime.Module`` with the functions that TVM's constant loader asks for
-        (``get_symbol``, ``get_const_vars``, ``__init_<symbol>``) and ``<symbol>`` itself.
-    create_source : callable, optional
-        The same as a source module (kind ``"c"``), for ``output="source"``; raises `UnsupportedError` for what cannot
-        be said in source.
-    source_build : callable, optional
-        ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
-    options : mapping, optional
-        Options that lowerings read from ``g.graph.options``, and their defaults.
-    measure_candidates : callable, optional
-        ``measure_candidates(graph, rounds)`` times what the library can choose from for each operation of a static
-        graph, in so many turns, and names it without any: a document as in docs/portable_graph.md. `tune` calls it, and
-        ``create_module`` finds what is known in ``graph.times``.
-    measure_machine : callable, optional
-        ``measure_machine(threads, tell)`` measures this machine with each of some numbers of threads, tells lines about
-        its progress, and returns a description as the engine reads it, and lines about what it found.
-        ``tvm-byoc tune --machine`` calls it, and writes the file that ``machine`` of the engine's facts names.
-    """
-    how = (measure_candidates, measure_machine)
-    return PortableCodegen(compiler, create_module, create_source, source_build, options or {}, *how)
+#: how vendors call it
+portable_codegen = PortableCodegen
 
 
 def source_namespaces(mod: tvm.IRModule) -> list[Namespace]:
