@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from tvm import tirx
 
 from tvm_byoc_dnnl.graph.sizes import whole_factor
+from tvm_byoc_dnnl.ir.relax_utils import straight_line
 
 HALF = ("//", ("-", "h", 1), 2)
 
@@ -43,3 +47,15 @@ def test_a_whole_factor(dim, of, factor):
 )
 def test_no_whole_factor(dim, of):
     assert whole_factor(dim, of) is None
+
+
+@pytest.mark.parametrize(("times", "plus", "by"), itertools.product((-2, 0, 1, 4, 5, 6), (0, 3, 8), (1, 2, 3, 4)))
+def test_a_straight_line_is_one_everywhere(times: int, plus: int, by: int) -> None:
+    """``5 * n // 4`` is one at 0, 1 and 2 alone."""
+    line = straight_line(lambda n: tirx.floordiv(n * times + plus, by))
+    values = [(times * n + plus) // by for n in range(40)]
+    steps = {b - a for a, b in itertools.pairwise(values)}
+    if line is None:
+        assert len(steps) > 1 or steps.pop() < 1
+    else:
+        assert (int(line[0]), {line[1]}) == (values[0], steps)

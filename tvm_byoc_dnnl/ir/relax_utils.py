@@ -211,6 +211,15 @@ def static_shape(ty: Any) -> tuple[int, ...] | None:
     return tuple(dims) if dims is not None and all(isinstance(d, int) for d in dims) else None
 
 
+def straight_line(at: Callable[[Any], Any]) -> tuple[Any, int] | None:
+    """``start`` and ``step`` if ``at(n)`` is ``start + step * n`` for every n, with a positive number as step."""
+    n, start = tirx.Var("n", "int64"), at(tirx.IntImm("int64", 0))
+    step = analyzer().simplify(at(tirx.IntImm("int64", 1)) - start)
+    if not isinstance(step, tirx.IntImm) or step.value < 1:
+        return None
+    return (start, step.value) if analyzer().can_prove_equal(at(n), start + step * n) else None
+
+
 def equal_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Whether two shapes are surely equal; ``n + p`` is ``p + n``."""
     if len(a) != len(b):

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -324,19 +325,16 @@ def _solve(compound: Mapping[str, Any], symbols: dict[str, Any]) -> list[tuple[t
         if len(unknown) != 1:
             continue
         (name,) = unknown
-        tree = _expression(text)
-        at = [_evaluate(tree, {**symbols, name: value}) for value in (0, 1, 2)]
-        step = _number(at[1] - at[0])
-        if step is None or step < 1 or _number(at[2] - at[1]) != step or "//" in text or "/" in text:
-            continue
-        symbols[name] = tirx.Var(name, "int64")
-        solved.append((symbols[name], tirx.floordiv(whole - at[0], step)))
+        line = straight_line(partial(_with, _expression(text), symbols, name))
+        if line is not None:
+            start, step = line
+            symbols[name] = tirx.Var(name, "int64")
+            solved.append((symbols[name], tirx.floordiv(whole - start, step)))
     return solved
 
 
-def _number(size: Any) -> int | None:
-    size = size if isinstance(size, int) else analyzer().simplify(size)
-    return int(size) if isinstance(size, (int, tirx.IntImm)) else None
+def _with(tree: Any, symbols: Mapping[str, Any], name: str, value: Any) -> Any:
+    return _evaluate(tree, {**symbols, name: value})
 
 
 def _expression(text: str) -> ast.expr | None:

@@ -12,9 +12,9 @@ than its parameters.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +22,7 @@ import tvm
 from tvm import relax, tirx
 
 from ...core.errors import UnsupportedError, first_line
-from ...ir.relax_utils import DIMS_ATTR, shape_dims
+from ...ir.relax_utils import DIMS_ATTR, shape_dims, straight_line
 from ...ir.tvm_compat import analyzer, dtype_of, substitute, var_name
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
@@ -44,7 +44,7 @@ def solve_dims(func: relax.Function) -> relax.Function:
         dims = list(_dims(param))
         for axis, dim in enumerate(dims):
             unknown = _unknown(dim, known)
-            solution = _linear(dim, unknown[0]) if len(unknown) == 1 else None
+            solution = straight_line(partial(_with, dim, unknown[0])) if len(unknown) == 1 else None
             if solution is None:
                 continue
             start, step = solution
@@ -71,19 +71,14 @@ def _dims(param: relax.Var) -> list[Any]:
     return (shape_dims(param.ty) or []) if isinstance(param.ty, relax.TensorType) else []
 
 
+def _with(dim: Any, symbol: Any, value: Any) -> Any:
+    return substitute(dim, {symbol: value})
+
+
 def _unknown(dim: Any, known: Sequence[Any]) -> list[Any]:
     if isinstance(dim, (int, tirx.Var)):
         return []
     return [v for v in tirx.analysis.undefined_vars(dim) if not any(v.same_as(k) for k in known)]
-
-
-def _linear(dim: Any, symbol: tirx.Var) -> tuple[Any, int] | None:
-    """``start`` and ``step`` if the dim is ``start + step * symbol``, with a positive number as step."""
-    at = [substitute(dim, {symbol: tirx.IntImm("int64", value)}) for value in (0, 1, 2)]
-    steps = [analyzer().simplify(after - before) for before, after in itertools.pairwise(at)]
-    if not all(isinstance(step, tirx.IntImm) and int(step) == int(steps[0]) > 0 for step in steps):
-        return None
-    return at[0], int(steps[0])
 
 
 def fused() -> dict[Any, Callable[..., Any]]:
