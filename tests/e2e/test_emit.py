@@ -106,6 +106,14 @@ def test_a_network_gives_the_same_bits(name, tmp_path):
     assert b"relax.nn.conv2d" in texts[0]
 
 
+@pytest.mark.parametrize("option", [{"finite_math": True}, {"keep_nan": True}, {"precision": "bfloat16"}], ids=str)
+def test_a_program_is_made_with_the_options_of_the_module(option, tmp_path):
+    case = Case(lambda x, w: relax.op.matmul(relax.op.nn.relu(relax.op.exp(x)), w), (data(64, 128), const(128, 256)))
+    mod = byoc.set_target_options(case.partitioned, "dnnl", **option)
+    texts = [byoc.emit(each, tmp_path)[0].read_text() for each in (case.partitioned, mod)]
+    assert texts[0] != texts[1]
+
+
 @pytest.mark.parametrize(
     ("case", "flags"),
     [

@@ -33,7 +33,9 @@ from tvm_byoc_dnnl.tuning.costs import Costs, callable_of
 from tvm_byoc_dnnl.tuning.database import Database, Timing, measure, race
 from tvm_byoc_dnnl.tuning.plans import Planner
 from tvm_byoc_dnnl.tuning.search import blocks_of, by_dynamic_programming
+from tvm_byoc_dnnl.tuning.tune import _identity
 from tvm_byoc_dnnl.tuning.workload import Workload
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 T = R.Tensor((4, 4), "float32")
 
@@ -302,6 +304,23 @@ def test_another_model_with_equal_regions_uses_the_times(tmp_path):
             database.note_time(Workload(compiler, plain, mod), Timing(seconds, 0.0, True))
         mod = byoc.compile(renamed, ["va", "vb"], database=path)
         assert {call.compiler for call in byoc.explain(mod).calls} == {"vb"}
+
+
+def test_a_time_with_other_options_is_another(tmp_path):
+    """So is a placement; options that are their defaults change nothing, for files that were written before."""
+    path, times = tmp_path / "times.jsonl", []
+    with vendors("va", "vb"):
+        byoc.register_codegen("va", namespace("va").codegen, options={"fast": False, "bits": 8}, override=True)
+        for options in ({}, {"fast": False}, {"fast": True}, {"bits": 4}, {"fast": True, "bits": 4}):
+            mod = byoc.partition(Chain, "va", options={"va": options})
+            times.append(Workload("va", mod["va_0"], mod).key)
+        assert times[0] == times[1] and len(set(times)) == 4
+        for options, owner in (({"fast": True}, "va"), ({}, "vb")):
+            mod = byoc.set_target_options(Chain, "va", **options)
+            Database(path).note_placement(_identity(mod), ["va", "vb"], dict.fromkeys("abc", owner), False)
+        for options, owner in (({"fast": True}, "va"), ({"fast": False}, "vb")):
+            ex = byoc.compile(Chain, ["va", "vb"], options={"va": options}, database=path)
+            assert {call.compiler for call in byoc.explain(ex).calls} == {owner}
 
 
 def _renamed(func: tvm.relax.Function) -> tvm.relax.Function:

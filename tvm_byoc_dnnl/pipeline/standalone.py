@@ -28,7 +28,7 @@ from ..ir.relax_utils import Origins, bindings_of, codegen_of, constants_in, ext
 from ..ir.signature import inputs_of, outputs_of
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..vendors.namespace import Namespace, Standalone, told
-from ..vendors.namespaces import namespace
+from ..vendors.namespaces import get_target_options, namespace
 from ..vendors.portable import lower_region, with_checksums
 
 _NEEDS = "a stand-alone program needs `main` to be one call of one region"
@@ -69,7 +69,7 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     if ns.emit is None:
         raise UnsupportedError(f"{call.op.name_hint} belongs to {ns.name!r}, which emits no source")
     arguments = _arguments(main, call)
-    graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]))
+    graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]), get_target_options(mod, ns.name))
     program = Standalone(graph, told(ns, "emit", graph), constants, arguments, _results(main, call, len(graph.outputs)))
     folder = Path(out_dir)
     with written_folder(folder) as aside:
@@ -99,10 +99,12 @@ def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any]:
     return main, calls[0]
 
 
-def _lower(ns: Namespace, func: relax.Function, symbol: str) -> tuple[PortableGraph, list[Any]]:
+def _lower(
+    ns: Namespace, func: relax.Function, symbol: str, options: Mapping[str, Any]
+) -> tuple[PortableGraph, list[Any]]:
     names = {constant: f"{symbol}_const_{n}" for n, constant in enumerate(dict.fromkeys(constants_in(func)))}
     values = {name: constant for constant, name in names.items()}
-    graph = with_checksums(lower_region(ns, func, symbol, names), names)
+    graph = with_checksums(lower_region(ns, func, symbol, names, options), names)
     return graph, [constant_numpy(values[c.name]) for c in graph.constants]
 
 

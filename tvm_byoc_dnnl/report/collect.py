@@ -315,8 +315,9 @@ def _of_module(
         ns = namespace(region.compiler)
         region.notes = notes_of(ns, mod[region.name], report.options.get(ns.name, {}))
     for region in report.regions if output == "source" else ():
+        own = report.options.get(region.compiler, {})
         try:
-            namespace(region.compiler).route.source(mod[region.name], region.name)
+            namespace(region.compiler).route.source(mod[region.name], region.name, own)
         except UnsupportedError as error:
             region.source_refusal = " ".join(str(error).split())
     report.advice = [*rewritten_patterns(imported, [namespace(name) for name in asked], report.calls), *advise(report)]

@@ -37,7 +37,7 @@ from ..ir.fingerprint import content_key
 from ..ir.relax_utils import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
-from ..vendors.namespaces import HOST, namespace, with_options
+from ..vendors.namespaces import HOST, changed_options, namespace, with_options
 from .costs import Costs, callable_of, known_times, measure_candidates
 from .database import Database, Placement, Timing, Turns, race, summary
 from .plans import Planner, prepared
@@ -278,7 +278,8 @@ def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: s
 
 def _identity(mod: tvm.IRModule) -> str:
     functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function))
-    return content_key(["\n".join(text_of(f, mod) for _, f in functions)])[:24]
+    options = changed_options(mod)
+    return content_key(["\n".join(text_of(f, mod) for _, f in functions), *([repr(options)] if options else [])])[:24]
 
 
 def _without_host(compilers: str | Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """A workload: what one compiler does in one call, apart from the model in which it was found.
 
-Two workloads are equal if they have the same operators, attributes, shapes and dtypes, wired equally. Names and the
-values of large constants do not count, so a time that was measured for one model holds for another. An open dim counts
-as open, with the size that the model is optimised for.
+Two workloads are equal if they have the same operators, attributes, shapes, dtypes and options, wired equally. Names
+and the values of large constants do not count, so a time that was measured for one model holds for another. An open dim
+counts as open, with the size that the model is optimised for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..ir.relax_utils import (
 )
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import Substitute
-from ..vendors.namespaces import HOST
+from ..vendors.namespaces import HOST, changed_options
 
 _FEW = 16  # elements of a constant that may be axes, indices or a scalar: its values can change the work
 
@@ -49,7 +49,8 @@ class Workload:
     @cached_property
     def key(self) -> str:
         """Equal for equal workloads, also of other models, processes and machines."""
-        return content_key([text_of(self.function, self.module)])[:24]
+        options = changed_options(self.module).get(self.compiler)
+        return content_key([text_of(self.function, self.module), *([repr(options)] if options else [])])[:24]
 
     @cached_property
     def flops(self) -> int:

@@ -160,7 +160,7 @@ class Route(ABC):
     def build(self, mod: tvm.IRModule, options: Mapping[str, Any], terms: Terms) -> tvm.IRModule:
         """The module with calls of runtime modules, or of PrimFuncs, in place of its regions; or `BrokenRegions`."""
 
-    def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
+    def source(self, region: relax.Function, symbol: str, options: Mapping[str, Any]) -> tvm.runtime.Module:
         """The region as a source module of that name; `UnsupportedError` if it cannot be said in source."""
         raise UnsupportedError(f"{self.compiler!r} makes modules only")
 

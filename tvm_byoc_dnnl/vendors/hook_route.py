@@ -192,8 +192,8 @@ class HookRoute(Route):
     def source_build(self) -> Any:  # type: ignore[override]
         return self._rest.source_build
 
-    def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
-        return self._rest.source(region, symbol)
+    def source(self, region: relax.Function, symbol: str, options: Mapping[str, Any]) -> tvm.runtime.Module:
+        return self._rest.source(region, symbol, options)
 
     def attempt(self, region: relax.Function, options: Mapping[str, Any], *, fully: bool = False) -> Failure | None:
         made = HookBuild(self._ns, tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm"), options)

@@ -244,6 +244,16 @@ def get_target_options(mod: tvm.IRModule, compiler: str) -> dict[str, Any]:
     return checked_options(compiler, dict(every.get(compiler, {})))
 
 
+def changed_options(mod: tvm.IRModule) -> dict[str, dict[str, Any]]:
+    """Namespace → the options of a module that are not their defaults, in order: with others its code is another."""
+    found = {}
+    for compiler in sorted(mod.attrs[OPTIONS_ATTR]) if mod.attrs and OPTIONS_ATTR in mod.attrs else ():
+        defaults, given = namespace(compiler).options(), get_target_options(mod, compiler)
+        if changed := {name: given[name] for name in sorted(given) if given[name] != defaults[name]}:
+            found[str(compiler)] = changed
+    return found
+
+
 def compilation_of(mod: tvm.IRModule, names: Iterable[str]) -> Compilation:
     """The compilation of this module, with its options for these compilers; by hand it remembers no answers."""
     around = current()

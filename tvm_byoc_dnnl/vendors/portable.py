@@ -243,11 +243,11 @@ class PortableCodegen(Codegen):
             raise BrokenRegions(failures)
         return super().build(mod, options, terms)
 
-    def source(self, region: relax.Function, symbol: str) -> tvm.runtime.Module:
+    def source(self, region: relax.Function, symbol: str, options: Mapping[str, Any]) -> tvm.runtime.Module:
         """See `Route.source`."""
         if self.create_source is None:
-            return super().source(region, symbol)
-        return self.create_source(lower_region(namespace(self.compiler), region, symbol))
+            return super().source(region, symbol, options)
+        return self.create_source(lower_region(namespace(self.compiler), region, symbol, options=options))
 
     def _source(self, graph: PortableGraph, terms: Terms) -> tvm.runtime.Module:
         """``graph`` as source; a module where it cannot be written as source, if such cases are noted."""
