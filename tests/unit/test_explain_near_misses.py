@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 from tvm.relax.dpl import is_const, is_op, wildcard
 
@@ -117,3 +118,23 @@ def test_a_match_across_the_borders_of_regions_is_seen():
     byoc.register_pattern(VENDOR, "whole", is_op("relax.exp")(is_op("relax.sin")(wildcard())), check=lambda m: False)
     found = misses(lambda bb, x: op.exp(bb.emit(op.sin(x))))
     assert [[m.pattern for m in of_call] for of_call in found] == [["near.whole"]] * 2
+
+
+def test_functions_whose_variables_have_the_same_names():
+    factor = is_const()
+    byoc.register_pattern(
+        VENDOR,
+        "half",
+        is_op("relax.exp")(is_op("relax.multiply")(wildcard(), factor)),
+        annotations={"factor": factor},
+        check=lambda m: byoc.Reject(f"factor {float(constant_numpy(m['factor'])):g} is not 0.5"),
+    )
+    functions = {
+        name: module(lambda bb, x, number=number: op.exp(bb.emit(op.multiply(x, scalar(number)))), (4,))["main"]
+        for name, number in (("main", 0.25), ("other", 0.75))
+    }
+    mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in functions.items()})
+    mod = byoc.AnnotateExternalCompiler(VENDOR, prepare=False)(mod)
+    calls = explain(byoc.PartitionGraph()(mod), VENDOR).calls
+    found = [(miss.reason, miss.calls) for call in calls for miss in call.near_misses]
+    assert found == [("factor 0.25 is not 0.5", [0, 1])] * 2 + [("factor 0.75 is not 0.5", [2, 3])] * 2

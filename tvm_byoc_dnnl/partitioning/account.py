@@ -312,21 +312,25 @@ def _call(
     )
 
 
-def _refused(node: Node, matches: Mapping[str, list[tuple[Fact, list[int]]]]) -> list[NearMiss]:
-    found = matches.get(node.name, ())
+#: function and variable → the refused matches around it, with the ids of their calls
+_Matches = Mapping[tuple[str, str], list[tuple[Fact, list[int]]]]
+
+
+def _refused(node: Node, matches: _Matches) -> list[NearMiss]:
+    found = matches.get((node.function, node.name), ())
     return [NearMiss(m.op, len(m.calls), len(m.calls), m.reason, ids) for m, ids in found if node.id in ids]
 
 
-def _matches(flow: Flow, refused: Sequence[Fact]) -> dict[str, list[tuple[Fact, list[int]]]]:
-    """Variable → the refused matches around it, with the ids of their calls."""
-    ids: dict[str, list[int]] = {}
+def _matches(flow: Flow, refused: Sequence[Fact]) -> _Matches:
+    ids: dict[tuple[str, str], list[int]] = {}
     for node in flow.nodes:
-        ids.setdefault(node.name, []).append(node.id)
-    found: dict[str, list[tuple[Fact, list[int]]]] = {}
+        ids.setdefault((node.function, node.name), []).append(node.id)
+    found: dict[tuple[str, str], list[tuple[Fact, list[int]]]] = {}
     for match in refused:
-        calls = sorted(i for name in match.calls for i in ids.get(name, ()))
-        for name in match.calls:
-            found.setdefault(name, []).append((match, calls))
+        places = [(match.function, name) for name in match.calls]
+        calls = sorted(i for place in places for i in ids.get(place, ()))
+        for place in places:
+            found.setdefault(place, []).append((match, calls))
     return found
 
 

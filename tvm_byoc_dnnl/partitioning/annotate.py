@@ -121,7 +121,8 @@ class Matcher:
 
     def _refuse(self, context: Any, ns: Namespace, pattern: Pattern, refusal: Reject) -> None:
         names = tuple(sorted(var_name(var) for var in context.matched_bindings))
-        self.facts.append(Fact("", "", f"{ns.name}.{pattern.name}", ns.name, MATCH, refusal.reason, names))
+        op = f"{ns.name}.{pattern.name}"
+        self.facts.append(Fact(self._function, "", op, ns.name, MATCH, refusal.reason, names))
 
     def _settle(
         self, result: Any, bindings: Mapping[Any, Any], ns: Namespace, name: str, stage: str, refusal: Reject | None
@@ -324,7 +325,7 @@ class _Annotate:
             with stage("annotate"):
                 ready, mod, found = _matched(mod, functions, compilers, compilation, self._choice)
             names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
-            left = [mod[gv] for gv in functions if whole_ops(mod[gv])]
+            left = {gv.name_hint: mod[gv] for gv in functions if whole_ops(mod[gv])}
             facts += [*found, *refused_whole(left, compilers, compilation)]
             is_left = is_left or bool(left)
         mod = with_functions(mod, owned)  # the passes above rewrite every function

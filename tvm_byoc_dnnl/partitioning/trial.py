@@ -164,16 +164,16 @@ def unknown_whole(func: relax.Function, compilers: Sequence[str]) -> set[str]:
 
 
 def refused_whole(
-    functions: Iterable[relax.Function], compilers: Sequence[str], compilation: Compilation
+    functions: Mapping[str, relax.Function], compilers: Sequence[str], compilation: Compilation
 ) -> Iterator[Fact]:
     """Why the compilers that know them have left calls of such operators; each is named by its result."""
-    for func in functions:
+    for function, func in functions.items():
         for var, call in op_calls(func):
             for ns in map(namespace, compilers if is_whole(call.op.name) else ()):
                 if call.op.name in may_take(ns) and (refusal := ask(ns, call, compilation)) is not None:
                     name = var_name(var)
                     op = f"{ns.name}.{call.op.name}"
-                    yield Fact("", name, op, ns.name, MATCH, refusal.reason, (name,))
+                    yield Fact(function, name, op, ns.name, MATCH, refusal.reason, (name,))
 
 
 @dataclass(frozen=True)

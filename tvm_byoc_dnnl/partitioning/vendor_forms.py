@@ -286,18 +286,18 @@ def _of_pictures(
     places: Places,
 ) -> Iterator[Fact]:
     """Why a namespace has refused calls in its layout, which nobody asks about again, by their names in the model."""
-    names, pictures = {}, set()
+    names, pictures = dict[tuple[str, str], str](), set[tuple[str, str]]()
     for function, func in asked.items():
         found = [(var, call) for var, call in op_calls(func) if call in calls]
         for place, ((var, call), old) in enumerate(zip(found, before[function])):
-            names[var_name(var)] = var_name(old)
+            names[function, var_name(var)] = var_name(old)
             assert ns.layouts is not None
             if place not in places.get(function, ()) and call.op.name in _desired(*ns.layouts):
-                pictures.add(var_name(old))
+                pictures.add((function, var_name(old)))
     for fact in facts:
-        name, around = names.get(fact.name, fact.name), tuple(names.get(n, n) for n in fact.calls)
-        if name in pictures or not pictures.isdisjoint(around):
-            yield replace(fact, name=name, calls=around)
+        name, *around = (names.get((fact.function, n), n) for n in (fact.name, *fact.calls))
+        if not pictures.isdisjoint((fact.function, n) for n in (name, *around)):
+            yield replace(fact, name=name, calls=tuple(around))
 
 
 def answers_of(ns: Namespace, graphs: Sequence[PortableGraph]) -> Sequence[Reject | None]:
