@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, same_numbers
-from tvm_byoc_dnnl.ir.relax_utils import constant_numpy, product_constant
+from tvm_byoc_dnnl.core.compilation import OverwritableWeights
+from tvm_byoc_dnnl.ir.relax_utils import constant_numpy, make_constant
+from tvm_byoc_dnnl.prepare.rewrite import Scope
 
 Build = Callable[[relax.BlockBuilder, relax.Var], Any]
 
@@ -54,11 +57,14 @@ def test_batch_norm_after_conv_of_other_ranks(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1 << 19), (1021, 523), (3, 5), (0, 4)])
 def test_product_of_weights(shape: tuple[int, ...]) -> None:
+    def product(array: np.ndarray, factors: np.ndarray) -> relax.Expr:
+        return Scope(tvm.IRModule(), {}, OverwritableWeights()).product(make_constant(array), factors)
+
     weights, scale = rand(*shape), rand(shape[1], seed=1)
-    np.testing.assert_array_equal(constant_numpy(product_constant(weights, scale)), weights * scale)
+    np.testing.assert_array_equal(constant_numpy(product(weights, scale)), weights * scale)
     rows = rand(shape[0], 1, seed=2).astype("float16")
     halves = weights.astype("float16")
-    np.testing.assert_array_equal(constant_numpy(product_constant(halves, rows)), halves * rows)
+    np.testing.assert_array_equal(constant_numpy(product(halves, rows)), halves * rows)
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -8,8 +8,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from .arrays import check_device, dense, described
-from .errors import InputError
+from .arrays import check_device, dense, unreadable
 
 #: the alignment that TVM's generated code assumes of a tensor's first byte
 _ALIGNMENT = 64
@@ -70,8 +69,7 @@ def _from_dlpack(value: Any, name: str, expected: str) -> tvm.runtime.Tensor:
     try:
         return tvm.runtime.tensor(dense(np.from_dlpack(value), name, expected, _is_known))  # read-only memory
     except Exception:
-        said = (str(first).strip() or type(first).__name__).splitlines()[-1]
-        raise InputError(f"{name} is {described(value)} that cannot be read ({said}), expected {expected}") from first
+        raise unreadable(value, name, expected, first) from first
 
 
 class _Memory:

@@ -29,11 +29,13 @@ def as_array(value: Any, name: str, expected: str) -> np.ndarray:
         try:
             value = np.from_dlpack(value)
         except Exception as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            raise InputError(
-                f"{name} is {described(value)} that cannot be read ({said}), expected {expected}"
-            ) from error
+            raise unreadable(value, name, expected, error) from error
     return dense(value, name, expected, lambda dtype: dtype.kind in "fiub")
+
+
+def unreadable(value: Any, name: str, expected: str, error: Exception) -> InputError:
+    said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+    return InputError(f"{name} is {described(value)} that cannot be read ({said}), expected {expected}")
 
 
 def check_device(value: Any, name: str, expected: str) -> None:

@@ -225,12 +225,10 @@ def _stream(path: Path) -> IO[bytes]:
 
 
 def _own_name(prefix: str) -> str:
-    """A new name that contains the id of the process that uses it."""
     return f"{prefix}{os.getpid()}-{_process_namespace()}-{secrets.token_hex(8)}"
 
 
 def _process_namespace() -> int:
-    """The namespace in which ids of processes are unique."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

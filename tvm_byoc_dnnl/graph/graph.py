@@ -120,7 +120,6 @@ class PortableGraph:
         return GraphError(f"{self.name}: {what} reads tensor {first} before it is defined")
 
     def _check_alias(self, entry: Input, alias: int) -> None:
-        """Check that an output may be written over an input."""
         name = f"{self.name}: input tensor {entry.tensor}"
         if entry.tensor is None or not 0 <= alias < len(self.outputs):
             raise GraphError(f"{name} is the alias of output {alias}, but there are {len(self.outputs)} outputs")

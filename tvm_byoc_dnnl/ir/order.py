@@ -16,7 +16,6 @@ from .walker import rewrite_blocks
 
 
 def _used(binding: Any) -> list[Any]:
-    """The symbols whose numbers a binding needs."""
     value = binding.value
     if is_a(binding, relax.MatchCast):
         return items(relax.analysis.tir_vars_in_type(value.ty))

@@ -269,18 +269,6 @@ def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     return tensor_constant(tensor)
 
 
-def product_constant(a: np.ndarray, b: np.ndarray) -> relax.Expr:
-    """A Relax constant of ``a * b``, in the shape and dtype of ``a``, without a copy; NumPy must know the dtype."""
-    tensor = tvm.runtime.empty(a.shape, str(a.dtype))
-    np.multiply(a, b, out=np.from_dlpack(tensor))
-    return tensor_constant(tensor)
-
-
-def scale_constant(constant: Any, factors: np.ndarray) -> None:
-    target = np.from_dlpack(constant_tensor(constant))
-    np.multiply(target, factors, out=target)
-
-
 #: attribute of ``main``: symbol -> the dim that it stands for, such as ``2*h``
 DIMS_ATTR = "open_dims"
 #: attribute of ``main``: dims of each output as the model says them; Relax forgets those of which no input has a symbol

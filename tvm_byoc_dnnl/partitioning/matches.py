@@ -103,8 +103,6 @@ class Composites:
 
 
 class _Operands:
-    """What the calls inside of a composite read, and the parameters that they need."""
-
     def __init__(self) -> None:
         self.params: dict[Any, Any] = {}  # what the caller has → parameter
         self.inside: ByIdentity[Any] = ByIdentity()  # variable of the caller → the one in the function

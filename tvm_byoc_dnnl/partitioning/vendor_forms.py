@@ -206,7 +206,6 @@ def _one_scale(scope: Scope, expr: Any, op: str) -> Any:
 
 
 def _keeps_order(scope: Scope, permute: Any) -> bool:
-    """Whether the elements stay in their order: only axes of one element are moved."""
     dims = scope.dims(permute.args[0])
     if dims is None:
         return False

@@ -148,8 +148,6 @@ class _Cache(NamedTuple):
 
 
 class _Uses:
-    """The calls of a function, and who uses its parameters and the memory that it allocates."""
-
     def __init__(self, function: relax.Function) -> None:
         self._params = list(function.params)
         self._origins = Origins()

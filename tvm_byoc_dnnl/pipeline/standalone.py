@@ -81,7 +81,6 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
 
 
 def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any]:
-    """``main``, and its only call, which is that of a region."""
     if not isinstance(mod, tvm.IRModule):
         raise InputError(f"mod is a {type(mod).__name__}, expected an IRModule as `partition` returns it")
     main = next((f for gv, f in mod.functions.items() if gv.name_hint == "main"), None)

@@ -227,7 +227,6 @@ def _canonical_bias(scope: Scope, call: Any, data: Any, constant: np.ndarray, sw
 
 
 def _statistics(scope: Scope, call: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Scale and shift per channel of an inference batch_norm with constant parameters, as float64."""
     arrays = [scope.const(a) for a in call.args[1:5]]
     if call.attrs.training or any(a is None for a in arrays):
         return None

@@ -98,7 +98,6 @@ def compressed(weights: np.ndarray, bits: int) -> Compressed:
 
 
 def _packed(numbers: np.ndarray) -> np.ndarray:
-    """Two numbers of four bits in each byte, the first in its lower half."""
     low, high = numbers[:, ::2].astype("uint8") & 15, numbers[:, 1::2].astype("uint8") & 15
     return (low | high << 4).view("int8")
 

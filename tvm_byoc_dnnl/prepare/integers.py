@@ -57,8 +57,6 @@ def _converted(scope: Scope, root: Any) -> Any:
 
 
 class _Exact:
-    """Finds the functions behind one integer, and computes them in float64."""
-
     def __init__(self, scope: Scope) -> None:
         self.found = False
         self._scope = scope

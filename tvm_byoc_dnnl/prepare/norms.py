@@ -403,7 +403,6 @@ def _guarded(scope: Scope, where: Any) -> Any:
 
 
 def _is_zero(scope: Scope, expr: Any) -> bool:
-    """Whether a tensor is all zeros, of any size: large fills are not folded."""
     fill = scope.call(expr, "relax.full_like", "relax.full", "relax.zeros", "relax.zeros_like")
     if fill is None:
         return scope.scalar(expr) == 0.0

@@ -24,14 +24,21 @@ from ..ir.relax_utils import (
     NESTED,
     constant_numpy,
     equal_dims,
+    is_host_function,
     make_constant,
-    product_constant,
-    scale_constant,
     shape_dims,
     static_shape,
     with_functions,
 )
-from ..ir.tvm_compat import dtype_of, is_constant, make_var, var_name, with_args
+from ..ir.tvm_compat import (
+    constant_tensor,
+    dtype_of,
+    is_constant,
+    make_var,
+    tensor_constant,
+    var_name,
+    with_args,
+)
 
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
@@ -217,12 +224,13 @@ class Scope:
 
     def product(self, constant: Any, factors: np.ndarray) -> Any:
         """``constant * factors`` in the shape and dtype of the constant, which the call to rewrite alone may read."""
-        if constant in self._own:
-            scale_constant(constant, factors)
-            return constant
-        made = product_constant(self.const(constant), factors)
-        self._own[made] = None
-        return made
+        source = target = constant_tensor(constant)
+        if constant not in self._own:
+            target = tvm.runtime.empty(source.shape, str(source.dtype))
+            constant = tensor_constant(target)
+            self._own[constant] = None
+        np.multiply(np.from_dlpack(source), factors, out=np.from_dlpack(target))
+        return constant
 
     def miss(self, form: str, reason: str, at: Any = None) -> Any:
         """Note why ``at`` (by default the value being rewritten) is not ``form``, though it looks like one.
@@ -399,7 +407,7 @@ def rewrite_pass(
         changed, misses = {}, []
         weights = OverwritableWeights() if own is None else own
         for gv, func in module.functions_items():
-            if isinstance(func, relax.Function) and not _is_backend_function(func):
+            if is_host_function(func) and not (func.attrs and "Primitive" in func.attrs):
                 scope = Scope(module, rules, weights)
                 if (new := scope.function(func)) is not func:
                     changed[gv] = new
@@ -410,7 +418,3 @@ def rewrite_pass(
         return tidying(module) if tidy else module
 
     return tvm.transform.module_pass(sweep, opt_level=0, name=name)
-
-
-def _is_backend_function(func: relax.Function) -> bool:
-    return bool(func.attrs) and any(k in func.attrs for k in ("Codegen", "Composite", "Primitive"))

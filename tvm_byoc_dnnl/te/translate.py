@@ -229,7 +229,6 @@ class _Translator:
         return relax.Tuple([self.resolved(item) for item in result])
 
     def call_te(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> relax.Expr:
-        """Replaces ``BlockBuilder.call_te`` while a legaliser runs."""
         options = ("primfunc_name_hint", "primfunc_attrs", "ty_args")
         kwargs = {key: self.operand(arg) for key, arg in kwargs.items() if key not in options}
         return self.resolved(func(*(self.operand(arg) for arg in args), **kwargs))

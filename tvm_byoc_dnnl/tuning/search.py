@@ -96,7 +96,6 @@ class _Chain:
         return {call: compiler for option in way for call, compiler in option.items()}
 
     def _options(self, bindings: Sequence[Any]) -> list[tuple[Option, float]]:
-        """The orders of the compilers for a block that differ, each with its cost."""
         names = [b.var.name for b in bindings]
         found: dict[tuple[tuple[str, str], ...], float] = {}
         compilers = self._planner.compilers

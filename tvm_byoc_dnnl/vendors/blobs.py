@@ -301,8 +301,6 @@ def register_blob_runner(
 
 
 def _in_c(library: str) -> tuple[Callable[[str], Any], Callable[..., Any]]:
-    """``check`` and ``load`` of a runner in C."""
-
     def check(compatibility: str) -> bool | Reject | Works:
         fit, reason = _native.function("tvm_byoc_dnnl.RunnerCheck")(library, compatibility)
         return (True, Works(str(reason)), Reject(str(reason)))[int(fit)]

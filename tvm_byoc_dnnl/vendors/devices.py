@@ -219,7 +219,6 @@ class _Block:
         self._made: list[Any] = []
 
     def rewritten(self, bindings: Any) -> list[Any]:
-        """The bindings in the place of those of a block."""
         for binding in bindings:
             var, value = binding.var, binding.value
             if isinstance(binding, relax.MatchCast) or not self._stays(var, value):

@@ -27,8 +27,6 @@ from .namespaces import checked_options, get_target_options, namespace, register
 
 @dataclass(frozen=True)
 class _Lowered:
-    """A region as a graph, and the Relax constant behind each name in it."""
-
     graph: PortableGraph
     constants: Mapping[str, Any]
 

@@ -218,7 +218,6 @@ def _is(expr: Any, op: str) -> bool:
 
 
 def _value(expr: Any, values: ByIdentity[Any]) -> Any:
-    """What an expression is, behind names and calls of composites."""
     while True:
         if isinstance(expr, relax.Var) and expr in values:
             expr = values[expr]

@@ -154,13 +154,11 @@ class _Reader:
         self.values: ByIdentity[Any] = ByIdentity.of(values)
 
     def argument(self, expr: Any) -> Any:
-        """A new argument."""
         self.known[expr] = made = _tensors(expr.ty)
         self.region.inputs += _flat(made)
         return made
 
     def read(self, expr: Any) -> Any:
-        """What an expression is, by new steps if it is new."""
         if expr not in self.known:
             self.known[expr] = self._new(expr)
         return self.known[expr]
