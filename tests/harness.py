@@ -26,7 +26,7 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.graph.graph import PortableGraph
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, make_constant, op_calls
 from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
-from tvm_byoc_dnnl.partitioning import ask_pattern
+from tvm_byoc_dnnl.partitioning.annotate import ask_pattern
 from tvm_byoc_dnnl.partitioning.trial import ask
 from tvm_byoc_dnnl.runtime.comparison import difference, differences
 from tvm_byoc_dnnl.vendors.namespaces import namespace, with_options

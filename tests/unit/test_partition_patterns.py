@@ -15,7 +15,7 @@ from tvm.script import relax as R
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import module
 from tests.unit.programs import host, partitioned, program, regions
-from tvm_byoc_dnnl.partitioning import Matcher
+from tvm_byoc_dnnl.partitioning.annotate import Matcher
 from tvm_byoc_dnnl.partitioning.matches import ops_of_pattern
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 

@@ -141,7 +141,6 @@ register_error("SystemExit", SystemExit)
 errors.UnsupportedError.cause_of = staticmethod(cause_of)
 
 
-_logger = logging.getLogger("tvm_byoc_dnnl")
 _MOST_NAMES = 3
 
 #: stages that are decisions and no failures
