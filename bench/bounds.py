@@ -24,8 +24,8 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from bench.placement import network
-from tvm_byoc_dnnl.ir.relax_utils import codegen_of, is_op_call
 from tvm_byoc_dnnl.graph.cost import is_cheap
+from tvm_byoc_dnnl.ir.relax_utils import codegen_of, is_op_call
 from tvm_byoc_dnnl.tuning.plans import Planner, prepared
 from tvm_byoc_dnnl.tuning.search import blocks_of
 

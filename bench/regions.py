@@ -17,8 +17,8 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.ir.relax_utils import op_calls
 from tvm_byoc_dnnl.graph.cost import call_flops
+from tvm_byoc_dnnl.ir.relax_utils import op_calls
 
 _ROUNDS = 15
 op, nn = relax.op, relax.op.nn

@@ -209,7 +209,7 @@ def _signature(model: Path) -> dict[str, Any]:
         sides: Any = runner.inputs, runner.outputs
     else:
         from ..frontends import to_relax
-        from ..ir.signature import inputs_of, outputs_of
+        from ..ir.relax_utils import inputs_of, outputs_of
 
         main = to_relax(model)["main"]
         sides = inputs_of(main), outputs_of(main)

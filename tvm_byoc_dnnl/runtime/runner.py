@@ -28,7 +28,7 @@ from ..core.errors import (
 from ..core.tensor_info import check_symbols
 from ..pipeline import library_file
 from ..pipeline.executable import ByocExecutable
-from ..pipeline.kv_cache import CACHES_FUNCTION
+from ..pipeline.memory import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
 from .base import BaseRunner, Company, loading, tensor_info

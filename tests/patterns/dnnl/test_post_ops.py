@@ -10,7 +10,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data
 from tvm_byoc_dnnl.graph.builder import GraphBuilder
 from tvm_byoc_dnnl.graph.node_list import PostOp
-from tvm_byoc_dnnl.ir.constants import make_constant
+from tvm_byoc_dnnl.ir.relax_utils import make_constant
 from tvm_byoc_dnnl.patterns.dnnl.library import describe, fused
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 from tvm_byoc_dnnl.patterns.dnnl.views import _Sinker

@@ -19,7 +19,7 @@ from tvm import tirx
 
 from ...core.errors import InputError, UnsupportedError
 from ...core.tensor_info import TensorInfo, shape_options
-from ...ir.tvm_compat import analyzer
+from ...ir.relax_utils import straight_line
 from .structure import REDUCED, graphs_of, is_standard, nodes_in
 
 Shapes = Mapping[str, Sequence["int | str"]]
