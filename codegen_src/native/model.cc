@@ -127,6 +127,8 @@ void Model::InitialiseRegions(const ModelFile& file) {
   }
 }
 
+Shapes Model::ShapesFor(const std::vector<Dims>& inputs) { return SizesFor(inputs)->shapes; }
+
 void Model::Prepare(const std::vector<Dims>& inputs) {
   const UsualThreads scope(threads_);
   const std::shared_ptr<const Sizes> sizes = SizesFor(inputs);
@@ -230,10 +232,11 @@ std::shared_ptr<const Plan> Model::PlanOf(size_t call, const Sizes& sizes, bool 
   return called_[call]->PlanToRun(sizes.regions[call], whole);
 }
 
-void Model::Run(const Sizes& sizes, const std::vector<void*>& inputs,
+void Model::Run(const std::vector<Dims>& shapes, const std::vector<void*>& inputs,
                 const std::vector<void*>& outputs) {
   const UsualThreads scope(threads_);
-  Arena arena = TakeArena(sizes.arena);
+  const std::shared_ptr<const Sizes> sizes = SizesFor(shapes);
+  Arena arena = TakeArena(sizes->arena);
   std::vector<void*> values;
   for (size_t value = 0; value < sizes->buffers.size(); ++value) {
     const Buffer& buffer = sizes->buffers[homes_[value]];
@@ -250,8 +253,8 @@ void Model::Run(const Sizes& sizes, const std::vector<void*>& inputs,
   const Graph& graph = program_.graph;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const int value = graph.outputs[i];
-    if (values[value] != outputs[i] && sizes.buffers[value].bytes > 0)
-      std::memcpy(outputs[i], values[value], static_cast<size_t>(sizes.buffers[value].bytes));
+    if (values[value] != outputs[i] && sizes->buffers[value].bytes > 0)
+      std::memcpy(outputs[i], values[value], static_cast<size_t>(sizes->buffers[value].bytes));
   }
   GiveBack(std::move(arena));
 }

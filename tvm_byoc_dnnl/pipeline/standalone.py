@@ -23,9 +23,16 @@ from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import PortableGraph
-from ..ir.constants import constant_numpy
-from ..ir.relax_utils import Origins, bindings_of, codegen_of, constants_in, external_modules
-from ..ir.signature import inputs_of, outputs_of
+from ..ir.relax_utils import (
+    Origins,
+    bindings_of,
+    codegen_of,
+    constant_numpy,
+    constants_in,
+    external_modules,
+    inputs_of,
+    outputs_of,
+)
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..vendors.namespace import Namespace, Standalone, told
 from ..vendors.namespaces import get_target_options, namespace
