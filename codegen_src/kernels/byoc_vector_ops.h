@@ -141,9 +141,10 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(logistic)(BYOC_VEC x) {
 }
 
 /* x (1 + erf(x / sqrt 2)) / 2 = max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, with erfc by formula 7.1.26
-   of Abramowitz and Stegun (2e-7). Beyond 16 the second term is nothing. */
+   of Abramowitz and Stegun (2e-7). Beyond 16 the second term is nothing; of -infinity, whose
+   definition is infinity times 0, it is NaN. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(gelu_erf)(BYOC_VEC x) {
-  const BYOC_VEC one = BYOC_NAME(set)(1.f);
+  const BYOC_VEC one = BYOC_NAME(set)(1.f), zero = BYOC_NAME(set)(0.f);
   const BYOC_VEC size = BYOC_NAME(min)(BYOC_NAME(set)(16.f), BYOC_NAME(if_negative)(x, -x));
   const BYOC_VEC z = size * 0.70710678f;
   const BYOC_VEC t = one / (one + z * 0.3275911f);
@@ -153,7 +154,7 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(gelu_erf)(BYOC_VEC x) {
   p = p * t - 0.284496736f;
   p = p * t + 0.254829592f;
   const BYOC_VEC e = BYOC_NAME(exp)(BYOC_NAME(max)(BYOC_NAME(set)(-87.f), -z * z));
-  return BYOC_NAME(max)(BYOC_NAME(set)(0.f), x) - .5f * size * (p * t * e);
+  return BYOC_NAME(max)(zero, x) + (zero * BYOC_NAME(min)(zero, x) - .5f * size * (p * t * e));
 }
 
 /* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, where (1 + tanh u) / 2 = logistic(2 u) */

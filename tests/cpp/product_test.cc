@@ -255,33 +255,44 @@ TEST(a_sum_over_the_result_itself) {
   }
 }
 
-TEST(numbers_that_are_not_finite) {
-  const float infinite = std::numeric_limits<float>::infinity(), nan = std::nanf("");
-  byoc_post_op gelu{};
-  gelu.operand = -1;
+// Behind sums in memory, and (a whole panel) in registers.
+TEST(numbers_that_are_special) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float special[] = {std::nanf(""), kInfinity, -kInfinity, 0.f,    -0.f,  1e-40f,
+                           1e30f,         -1e30f,    3e38f,      -3e38f, 100.f, -100.f};
   for (byoc_isa isa : InstructionSets()) {
-    for (byoc_post_op_kind kind : {BYOC_GELU_ERF, BYOC_GELU_TANH, BYOC_SWISH, BYOC_LOGISTIC}) {
-      Case c;
-      c.rows = 5;
-      c.post_ops = {gelu};
-      c.bias = false;
-      std::vector<int64_t> params = Params(c, isa);
-      auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
-      gelu.kind = kind;
-      gelu.alpha = 1;
-      std::memcpy(&p + 1, &gelu, sizeof(gelu));
-      float src[] = {nan, infinite, -1e38f, 1e38f, -100.f}, dst[5];
-      std::vector<float> packed(64), scratch(byoc_product_scratch_bytes(&p) / 4);
-      packed[0] = 1;
-      void* const data[] = {src, packed.data(), dst};
-      char message[BYOC_ERROR_BYTES];
-      byoc_product(params.data(), data, scratch.data(), 1, message);
-      const float large = kind == BYOC_LOGISTIC ? 1.f : infinite;
-      CHECK(std::isnan(dst[0]));
-      CHECK_EQUAL(dst[1], large);
-      CHECK(std::abs(dst[2]) < 1e-30f);
-      CHECK(dst[3] >= std::min(large, 0.99e38f));
-      CHECK(std::abs(dst[4]) < 1e-30f);
+    for (int64_t kind = BYOC_RELU; kind < BYOC_ADD; ++kind) {
+      for (int64_t columns : {int64_t{1}, byoc_panel(isa)}) {
+        byoc_post_op op{};
+        op.kind = kind;
+        op.operand = -1;
+        op.alpha = kind == BYOC_CLIP ? -2.f : kind == BYOC_SWISH ? 1.f : 0.25f;
+        op.beta = 0.5f;
+        Case c;
+        c.rows = std::size(special);
+        c.columns = columns;
+        c.bias = false;
+        c.post_ops = {op};
+        std::vector<int64_t> params = Params(c, isa);
+        auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
+        std::memcpy(&p + 1, &op, sizeof(op));
+        std::vector<float> packed(64, 1.f), scratch(byoc_product_scratch_bytes(&p) / 4);
+        std::vector<float> src(std::begin(special), std::end(special)), dst(src.size() * columns);
+        void* const data[] = {src.data(), packed.data(), dst.data()};
+        char message[BYOC_ERROR_BYTES];
+        byoc_product(params.data(), data, scratch.data(), 1, message);
+        for (size_t i = 0; i < dst.size(); ++i) {
+          const float x = src[i / columns], got = dst[i];
+          const auto want = static_cast<float>(Apply(op, x, 0));
+          const check::Scope scope("post-operation " + std::to_string(kind) + " of " +
+                                   check::Show(x) + ": " + check::Show(got));
+          if (!std::isfinite(want)) {
+            CHECK(std::isnan(want) ? std::isnan(got) : got == want);
+          } else {
+            CHECK(std::abs(got - want) <= 1e-6 * std::max(1.f, std::abs(want)));
+          }
+        }
+      }
     }
   }
 }
