@@ -21,7 +21,8 @@ constexpr double kWaking = 1e-4;  // seconds that sleeping threads may cost the 
 constexpr double kCallsToRepay = 128;   // what an attempt has lost: less than 1 %
 constexpr double kLongRest = 32;        // calls
 constexpr double kLongestRest = 2;      // seconds, if that is more than a long rest
-constexpr int kCallsOfStop = 21;        // of which one is stopped, so that nothing is done about it
+constexpr int kCallsOfStop = 42;        // of which a stop hits one or two: nothing is done about it
+constexpr double kUsable = 0.93;        // of a grant: cores keep parts of it that others cannot use
 constexpr double kTiny = 1e-4;          // seconds on one thread: about what it takes to wake others
 constexpr double kShortestCall = 1e-9;  // seconds
 
@@ -177,9 +178,10 @@ void RunningCall::ForgetAll() {
 }
 
 Allowance RunningCall::Allowed() const {
-  static Budget budget(GrantOfProcess());
   const Grant& grant = GrantOfProcess();
-  Allowance allowed{grant.Threads(), IsAlone(), 0, grant};
+  const Grant usable{kUsable * grant.cores, grant.period};
+  static Budget budget(usable);
+  Allowance allowed{grant.Threads(), IsAlone(), 0, usable};
   if (allowed.threads > grant.cores) allowed.debt = budget.Debt(Now(), UsedSeconds());
   const auto calls = static_cast<int>(std::max(crowd.load(), running.load()));
   if (calls > 1) allowed.threads = std::max(1, CoresOfThread() / calls);

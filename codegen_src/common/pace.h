@@ -60,7 +60,7 @@ struct Turn {
 /// * Pause: where the process has used more time than its control group grants, a call first waits
 ///   for what it would use beyond the grant, or uses the next level if that takes less time. The
 ///   group would stop it for longer, in the middle of a step. Where that happens to fewer than one
-///   call of twenty, none waits.
+///   call of forty, none waits.
 ///
 /// It knows no clock: times come in by Learn.
 class Pace {

@@ -257,9 +257,9 @@ TEST(CallsUnderAQuotaWaitForWhatTheyUseBeyondIt) {
   };
   const Row rows[] = {{0.010, 0.019, 980, 1000, 0.0134},  // a third longer
                       {0.107, 0.200, 980, 1000, 0.143},
-                      {0.003, 0.006, 980, 1000, 0.003},  // one call of 25 is stopped
-                      {0.010, 0.012, 0, 800, 0.012},     // one thread is faster than to wait
-                      {0.010, 0.009, 0, 80, 0.010}};     // and faster anyway
+                      {0.0017, 0.003, 980, 1000, 0.0017},  // one call of 44 is stopped
+                      {0.010, 0.012, 0, 800, 0.012},       // one thread is faster than to wait
+                      {0.010, 0.009, 0, 80, 0.010}};       // and faster anyway
   for (const Row& row : rows) {
     Pace pace;
     Budget budget(grant);
