@@ -56,11 +56,11 @@ class PreparedModel(BackendRep):
         self._lock = Lock()
         self._forms: OrderedDict[tuple[Any, ...], BaseRunner] = OrderedDict()
         if not self.deciding:
-            self._forms[()] = lightest(self.build(model))
+            self._forms[()] = self.build(model)
 
-    def build(self, model: onnx.ModelProto) -> Any:
-        """The executable of one form of the model."""
-        return compile(model, **self._options)
+    def build(self, model: onnx.ModelProto) -> BaseRunner:
+        """What runs one form of the model."""
+        return lightest(compile(model, **self._options))
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model.
@@ -92,7 +92,7 @@ class PreparedModel(BackendRep):
             form = self._forms.get(key)
             if form is None:
                 tensors = {name: numpy_helper.from_array(v, name) for name, v in values.items()}
-                form = self._forms[key] = lightest(self.build(with_constants(self.model, tensors)))
+                form = self._forms[key] = self.build(with_constants(self.model, tensors))
                 if len(self._forms) > _KEPT:
                     self._forms.popitem(last=False)
             self._forms.move_to_end(key)

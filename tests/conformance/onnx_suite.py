@@ -89,10 +89,10 @@ class _Ours(PreparedModel):
 
     regions = 0
 
-    def build(self, model: onnx.ModelProto) -> Any:
+    def build(self, model: onnx.ModelProto) -> Runner:
         module = byoc.partition(byoc.to_relax(model))
         type(self).regions += sum(1 for f in module.functions.values() if codegen_of(f))
-        return tvm.compile(module, "llvm", relax_pipeline="byoc")
+        return Runner(tvm.compile(module, "llvm", relax_pipeline="byoc"))
 
 
 class _Stock(PreparedModel):
@@ -100,15 +100,15 @@ class _Stock(PreparedModel):
 
     regions = 0
 
-    def build(self, model: onnx.ModelProto) -> Any:
+    def build(self, model: onnx.ModelProto) -> Runner:
         from tvm.relax.frontend.onnx import from_onnx
 
-        return tvm.compile(from_onnx(model, keep_params_in_input=False), "llvm")
+        return Runner(tvm.compile(from_onnx(model, keep_params_in_input=False), "llvm"))
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         if self.deciding:
             with contextlib.suppress(Exception):
-                return self.outputs(Runner(self.build(self.model))(*inputs))
+                return self.outputs(self.build(self.model)(*inputs))
         return super().run(inputs, **kwargs)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
+import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.tvm_version import quantised_number
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
@@ -136,6 +137,19 @@ def test_shape_of_a_static_tensor() -> None:
         return b.emit(relax.op.reshape(x, to))
 
     assert same_numbers(module(build, (2, 3)), rand(2, 3)) == {"reshape": 1}
+
+
+def test_a_size_that_is_known_takes_the_place_of_its_symbol_in_arguments_too() -> None:
+    n = tirx.Var("n", "int64")
+
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        size = b.emit(relax.op.tensor_to_shape(const([3], "int64")))
+        b.match_cast(size, relax.ShapeType([n]))
+        numbers = b.emit(relax.op.astype(relax.op.arange(0, n, 1, "int64"), "float32"))
+        return b.emit(relax.op.power(numbers, const(2.0)))
+
+    built = byoc.compile(module(build, (2, 3)), "dnnl", exclude="relax.power")  # no compiler takes anything of it
+    np.testing.assert_array_equal(byoc.Runner(built)(rand(2, 3)), [0, 1, 4])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
 from ..core.compilation import FORM, Fact, OverwritableWeights, with_facts
 from ..core.tvm_fast import ByIdentity, is_a, items
@@ -39,6 +39,7 @@ from ..ir.tvm_compat import (
     var_name,
     with_args,
 )
+from ..ir.walker import Substitute
 
 Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
@@ -99,6 +100,7 @@ class Scope:
         self._alias: ByIdentity[Any] = ByIdentity()  # variable -> the expression that replaces it now
         self._pinned: set[Any] = set()  # read inside a branch or local function: keeps its name
         self._dead: set[Any] = set()
+        self._sizes: dict[Any, Any] = {}  # symbol that a cast defines -> its size, where that is known now
         self._out: list[Any] = []  # bindings of the block under construction
         self._dataflow = False
         self._rewritten: Any = None  # variable whose value the rules look at
@@ -277,7 +279,10 @@ class Scope:
             self._resolve(func.body.body),
         )
         body = self._builder.normalize(body)
-        return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+        made = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+        given = {symbol for param in func.params for symbol in relax.analysis.tir_vars_in_type(param.ty)}
+        sizes = {symbol: size for symbol, size in self._sizes.items() if symbol not in given}
+        return Substitute(sizes).function(made) if sizes else made
 
     def _count(self, value: Any) -> None:
         reads = reads_of(value)
@@ -304,12 +309,20 @@ class Scope:
                 new = self._typed(new)
                 self.changed = True
             if is_a(binding, relax.MatchCast):
+                if is_a(new, relax.ShapeExpr):
+                    self._note_sizes(binding.ty.values, new.values)
                 self._out.append(relax.MatchCast(var, new, binding.ty))
             elif not is_simple(old) or var in self._pinned:
                 self._bind(var, new)
             else:
                 self._binding(var, new)
         return self._out
+
+    def _note_sizes(self, symbols: Any, sizes: Any) -> None:
+        """Known sizes of symbols that a cast defines: TVM would put them into types alone, and not into arguments."""
+        for symbol, size in zip(items(symbols or []), items(sizes)):
+            if is_a(symbol, tirx.Var) and is_a(size, tirx.IntImm):
+                self._sizes[symbol] = size
 
     def _binding(self, var: Any, old: Any) -> None:
         self._rewritten = var
