@@ -280,8 +280,8 @@ class Scope:
         )
         body = self._builder.normalize(body)
         made = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
-        given = {symbol for param in func.params for symbol in relax.analysis.tir_vars_in_type(param.ty)}
-        sizes = {symbol: size for symbol, size in self._sizes.items() if symbol not in given}
+        own = {symbol for param in func.params for symbol in relax.analysis.tir_vars_in_type(param.ty)}
+        sizes = {symbol: size for symbol, size in self._sizes.items() if symbol not in own}
         return Substitute(sizes).function(made) if sizes else made
 
     def _count(self, value: Any) -> None:
