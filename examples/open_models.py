@@ -6,7 +6,7 @@ network of open height and width, a text decoder whose cache is an input and an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,8 +83,8 @@ class Net:
 
     def model(
         self,
-        inputs: dict[str, tuple[int, Sequence[int | str]]],
-        outputs: dict[str, tuple[str, Sequence[int | str] | None]],
+        inputs: Mapping[str, tuple[int, Sequence[int | str]]],
+        outputs: Mapping[str, tuple[str, Sequence[int | str] | None]],
     ) -> onnx.ModelProto:
         for name, (made, _) in outputs.items():
             self.nodes.append(helper.make_node("Identity", [made], [name], name=f"give_{name}"))
