@@ -7,7 +7,6 @@
 #include "common/data_object.h"
 #include "common/support/bytes.h"
 #include "common/support/error.h"
-#include "common/support/xxhash.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

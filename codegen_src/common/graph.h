@@ -6,15 +6,43 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "common/dims.h"
-#include "common/kinds.h"
-#include "common/known_times.h"
+#include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
+
+constexpr int kMany = 1 << 20;
+
+constexpr const char* kEltwiseAlgs =
+    "relu tanh elu square abs sqrt linear soft_relu hardsigmoid mish logistic exp gelu_tanh "
+    "gelu_erf swish log clip pow round hardswish";
+/// Of recurrent layers, in the order of byoc_activation (kernels/byoc_recurrent_plan.h).
+constexpr const char* kActivations =
+    "sigmoid tanh relu affine leaky_relu thresholded_relu scaled_tanh hard_sigmoid elu softsign "
+    "softplus";
+constexpr const char* kBinaryAlgs = "add sub mul div max min ge gt le lt eq ne";
+
+/// The rows of kind_rows.h.
+enum class Kind : uint8_t {
+#define KIND(Name, ...) k##Name,
+#include "common/kind_rows.h"
+#undef KIND
+};
+
+constexpr int kKindCount = 0
+#define KIND(...) +1
+#include "common/kind_rows.h"
+#undef KIND
+    ;
+
+const char* Name(Kind kind);
 
 constexpr const char* kGraphFormat = "tvm_byoc_dnnl.graph";
 constexpr int64_t kGraphVersion = 2;
@@ -99,6 +127,22 @@ struct Constant {
   std::string name;
 };
 
+/// Measured times of what an engine can choose from. A graph carries those of its own workloads.
+struct KnownTimes {
+  struct Time {
+    double seconds = 0;
+    double model = 0;  // that the engine expects without a measurement
+  };
+  std::string setting;  // of the engine: other ones ignore these times
+  /// The engine's own name of an operation with its shapes, and the names of its candidates.
+  std::map<std::string, std::map<std::string, Time>> workloads;
+};
+
+/// {"setting": text, "workloads": {name: {candidate: [seconds, model]}}}. Throws Error(kGraph).
+KnownTimes ReadKnownTimes(const json::Value& document);
+
+json::Object WriteKnownTimes(const KnownTimes& times);
+
 struct Graph {
   std::string name;
   std::vector<std::string> symbols;
@@ -131,11 +175,36 @@ Shapes Specialise(const Graph& graph, const std::vector<int64_t>& symbols);
 /// Checks shapes and attributes of one node (graph_rules.cc); unknown dims fit everything.
 void CheckNode(const Graph& graph, const Node& node, const Shapes& shapes);
 
-/// Checks that what is overwritten by an output is not read afterwards (graph_alias.cc).
+/// Checks that the constants of a graph have these names.
+void CheckConstants(const Graph& graph, const std::vector<std::string>& names);
+
+/// Checks that what is overwritten by an output is not read afterwards.
 void CheckAliases(const Graph& graph);
 
 /// "convolution 'y' (float32 [1, 64, 56, 56])", for messages.
 std::string DescribeNode(const Graph& graph, const Node& node, const Shapes& shapes);
+
+/// What a portable graph demands of a kind of nodes.
+struct KindSpec {
+  const char* name;
+  int min_inputs, max_inputs;
+  const char* attrs;  // exactly these, separated by spaces; `?` behind one that may be left out
+  const char* algs;   // allowed values of `alg`
+};
+
+const KindSpec& SpecOf(Kind kind);
+std::optional<Kind> FindKind(std::string_view name);
+std::optional<DType> FindDType(std::string_view name);
+
+/// Whether this is DLPack's type of such a code and width.
+bool IsStoredAs(DType dtype, int dlpack_code, int bits);
+
+/// The member that holds an attribute.
+using AttrField = std::variant<Dims Attrs::*, int64_t Attrs::*, double Attrs::*,
+                               std::vector<double> Attrs::*, std::vector<std::string> Attrs::*>;
+
+/// The attribute must be one that the table of kinds names (other than `alg`).
+const AttrField& FieldOf(const std::string& attr);
 
 }  // namespace tvm_byoc_dnnl
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "common/graph_tables.h"
-#include "common/json_fields.h"
+#include "common/graph.h"
+#include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/graph.h"
-#include "common/graph_tables.h"
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/graph_tables.h"
-
 #include <algorithm>
 #include <map>
+
+#include "common/graph.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -25,14 +25,6 @@ constexpr KindSpec kKinds[kKindCount] = {
 #include "common/kind_rows.h"
 #undef KIND
 };
-
-/// What stands before the next space, which is taken away with it. A stream of each list would take
-/// longer than all else that is read of a small graph.
-std::string_view NextWord(std::string_view* text) {
-  const std::string_view word = text->substr(0, text->find(' '));
-  text->remove_prefix(std::min(word.size() + 1, text->size()));
-  return word;
-}
 
 }  // namespace
 
@@ -95,22 +87,6 @@ const AttrField& FieldOf(const std::string& attr) {
       {"results", &Attrs::results},
   };
   return fields.at(attr);
-}
-
-std::vector<std::string> Words(const char* text) {
-  std::vector<std::string> words;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view word = NextWord(&rest);
-    if (!word.empty()) words.emplace_back(word);
-  }
-  return words;
-}
-
-bool HasWord(std::string_view text, std::string_view word) {
-  while (!text.empty()) {
-    if (NextWord(&text) == word) return !word.empty();
-  }
-  return false;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -133,4 +133,12 @@ void CheckAliases(const Graph& graph) {
   }
 }
 
+void CheckConstants(const Graph& graph, const std::vector<std::string>& names) {
+  std::vector<std::string> expected;
+  for (const Constant& constant : graph.constants) expected.push_back(constant.name);
+  if (names == expected) return;
+  Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(names), ", in the graph ",
+       Join(expected));
+}
+
 }  // namespace tvm_byoc_dnnl

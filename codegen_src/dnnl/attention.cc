@@ -125,11 +125,8 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
   }
   args.push_back({DNNL_ARG_DST, n.output, ResultLayout(n)});
   p.dst = StridesOf(args.back().md);
-  Step step;
-  step.impl = KernelImpl("attention", p.isa);
-  step.kernel = &kAttention;
-  Append(p, &step.params);
-  l.EmitKernel(std::move(step), args, static_cast<int64_t>(byoc_attention_scratch_bytes(&p)));
+  l.EmitKernel(StepOf(kAttention, KernelImpl("attention", p.isa), p), args,
+               static_cast<int64_t>(byoc_attention_scratch_bytes(&p)));
 }
 
 /// Keys or values with a head for each of the queries'.
@@ -226,9 +223,7 @@ static void LowerRotary(const NodeView& n) {
   const Dims from = src.get_strides(), to = dst.get_strides();
   std::copy_n(from.begin(), 3, p.src);
   std::copy_n(to.begin(), 3, p.dst);
-  std::vector<int64_t> params;
-  Append(p, &params);
-  n.lowering.EmitKernel(kRotary, std::move(params),
+  n.lowering.EmitKernel(kRotary, AsParams(p),
                         {{DNNL_ARG_SRC, n.In(0), src},
                          n.AsDense(DNNL_ARG_SRC_1, 1),
                          n.AsDense(DNNL_ARG_SRC_2, 2),

@@ -73,17 +73,12 @@ bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   p.parts = static_cast<int64_t>(channels.size());
   const int roles[kStatistics] = {DNNL_ARG_SCALE, DNNL_ARG_SHIFT, DNNL_ARG_MEAN, DNNL_ARG_VARIANCE};
   for (int i = 0; i < kStatistics; ++i) args.push_back(n.AsDense(roles[i], 1 + i));
-  Normalized normalized{-1, args, {}};
-  Append(p, &normalized.params);
-  normalized.params.insert(normalized.params.end(), channels.begin(), channels.end());
+  Normalized normalized{-1, args, AsParams(p, channels)};
   args.push_back({DNNL_ARG_DST, n.output, ChannelsLast(n.OutShape(), DType::kFloat32)});
 
-  Step step;
-  step.impl = KernelImpl("batch_norm", p.isa);
+  Step step = StepOf(kBatchNorm, KernelImpl("batch_norm", p.isa), normalized.params);
   step.op.kind = dnnl::primitive::kind::batch_normalization;  // for reports
   step.op.post_ops = post_ops;
-  step.kernel = &kBatchNorm;
-  step.params = normalized.params;
   l.EmitKernel(std::move(step), args, p.threads * byoc_batch_norm_scales(p.channels) * 4);
   l.NoteNormalized(n.output, std::move(normalized));
   return true;

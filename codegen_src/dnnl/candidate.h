@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/graph.h"
 #include "dnnl/machine.h"
 #include "dnnl/op_desc.h"
 #include "dnnl/rates.h"
@@ -104,6 +105,22 @@ constexpr Offer* kOffers[] = {OfferGroups,    OfferDirect,   OfferInteger, Offer
 /// Whether a convolution of images of this rank has too few channels or outputs for a product of
 /// matrices: in each of its groups, but it is not depthwise; or, for AVX2, of a picture.
 bool IsThin(const Dims& weights, size_t rank, const Machine& machine);
+
+/// Why a primitive that oneDNN accepts is wrong on an instruction set; nullptr if nothing is known.
+/// It is treated as if oneDNN had refused it, so that no path (modules, emitted source, symbolic
+/// shapes) meets it.
+const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa);
+
+/// The times of a graph if they hold in this setting, and the model for all else.
+CostModel CostByTimes(const KnownTimes& times, const std::string& setting);
+
+/// See Engine::MeasureCandidates. Products compete: convolutions and products of matrices.
+KnownTimes MeasureProducts(const Graph& graph, int rounds);
+
+/// See Engine::DescribeCosts: the "family" of a candidate and the "dtype" that it multiplies, its
+/// "amounts" of work and the "seconds_of_each", and those of the changes of layout
+/// ("reorder").
+json::Object CostsOfProducts(const Graph& graph);
 
 }  // namespace tvm_byoc_dnnl
 

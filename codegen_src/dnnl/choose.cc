@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "common/support/error.h"
+#include "dnnl/candidate.h"
 #include "dnnl/constants.h"
-#include "dnnl/known_faults.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {

@@ -32,8 +32,6 @@ int Packed(const NodeView& n, const byoc_compressed_params& p) {
   byoc_compressed_params of_weights = p;  // the same for any number of rows
   of_weights.rows = of_weights.post_ops = of_weights.threads = 0;
   of_weights.rounds = of_weights.has_vnni = 0;
-  std::vector<int64_t> params;
-  Append(of_weights, &params);
   std::vector<OpArg> args = {n.AsDense(DNNL_ARG_WEIGHTS, 1), n.AsDense(DNNL_ARG_SCALE, 2)};
   if (p.has_zero_points) args.push_back(n.AsDense(DNNL_ARG_SHIFT, 3));
   for (const OpArg& arg : args) {
@@ -41,7 +39,7 @@ int Packed(const NodeView& n, const byoc_compressed_params& p) {
       Fail(ErrorKind::kUnsupported, "its weights, scales and zero points must be constants");
     }
   }
-  return n.lowering.Pack(kCompressedPack, std::move(params), args, n.In(1),
+  return n.lowering.Pack(kCompressedPack, AsParams(of_weights), args, n.In(1),
                          byoc_compressed_packed_bytes(&p));
 }
 
@@ -65,13 +63,10 @@ static bool FuseCompressedMatmul(const NodeView& n, const std::vector<PostOpDesc
   operands.push_back({DNNL_ARG_DST, n.output, dst});
   p.post_ops = static_cast<int64_t>(described->size());
 
-  Step step;
-  step.impl = KernelImpl(p.rounds ? "compressed_integer" : "compressed", p.isa);
+  const char* name = p.rounds ? "compressed_integer" : "compressed";
+  Step step = StepOf(kCompressedMatmul, KernelImpl(name, p.isa), p, *described);
   step.op.kind = dnnl::primitive::kind::matmul;  // for reports
   step.op.post_ops = post_ops;
-  step.kernel = &kCompressedMatmul;
-  Append(p, &step.params);
-  for (const byoc_post_op& op : *described) Append(op, &step.params);
   n.lowering.EmitKernel(std::move(step), operands, byoc_compressed_scratch_bytes(&p));
   return true;
 }

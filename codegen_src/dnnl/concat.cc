@@ -74,13 +74,11 @@ void EmitRows(const NodeView& n, int64_t axis_of_rows, int place, bool is_end, i
     p.head_stride = p.rows * p.row_stride;
     p.batch_stride = p.heads * p.head_stride;
   }
-  std::vector<int64_t> params;
-  Append(p, &params);
   std::vector<OpArg> args = {{DNNL_ARG_SRC, n.In(1), md},
                              {DNNL_ARG_SRC_1, place, RawLayout(l.shape(place), DType::kInt64)}};
   if (past >= 0) args.push_back({DNNL_ARG_SRC_2, past, Dense(l.shape(past), n.OutDType())});
   args.push_back({DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())});
-  l.EmitKernel(kAppend, std::move(params), args);
+  l.EmitKernel(kAppend, AsParams(p), args);
 }
 
 /// Copies to the result the sources that were not written there.

@@ -4,7 +4,7 @@
 
 #include "common/support/error.h"
 #include "dnnl/candidate.h"
-#include "dnnl/primitives.h"
+#include "dnnl/op_desc.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

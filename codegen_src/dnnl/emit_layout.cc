@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/emit_layout.h"
-
 #include <dnnl_debug.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "common/support/error.h"
+#include "dnnl/emit.h"
 #include "dnnl/layout.h"
-#include "dnnl/primitives.h"
+#include "dnnl/op_desc.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -14,10 +14,10 @@
 
 #include "common/support/each.h"
 #include "common/support/error.h"
+#include "dnnl/candidate.h"
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
 #include "dnnl/machine.h"
-#include "dnnl/measured.h"
 #include "dnnl/op_desc.h"
 
 namespace tvm_byoc_dnnl {
@@ -121,26 +121,21 @@ class DnnlEngine final : public Engine {
   std::string HowToSetIsa() const override { return "ONEDNN_MAX_CPU_ISA"; }
 
   json::Object Info() const override {
-    json::Object info;
-    info.emplace_back("library", "oneDNN");
-    info.emplace_back("file", "libdnnl.so.3");
-    info.emplace_back("version", VersionText());
-    info.emplace_back("hash", dnnl_version()->hash);
-    info.emplace_back("cpu_runtime", TVM_BYOC_DNNL_CPU_RUNTIME);
-    info.emplace_back("isa", Isa());
     const Described& here = DescribedHere();
-    json::Object machine;
-    machine.emplace_back("name", here.name);
-    machine.emplace_back("file", here.file);
-    machine.emplace_back("rates", here.source);
-    machine.emplace_back("hash", here.hash);
-    info.emplace_back("machine", std::move(machine));
+    const json::Object machine = {
+        {"name", here.name}, {"file", here.file}, {"rates", here.source}, {"hash", here.hash}};
     json::Array widened;
     for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       if (Machine().isa.ComputedIn(dtype) != dtype) widened.emplace_back(Name(dtype));
     }
-    info.emplace_back("computed_in_float32", std::move(widened));
-    return info;
+    return {{"library", "oneDNN"},
+            {"file", "libdnnl.so.3"},
+            {"version", VersionText()},
+            {"hash", dnnl_version()->hash},
+            {"cpu_runtime", TVM_BYOC_DNNL_CPU_RUNTIME},
+            {"isa", Isa()},
+            {"machine", machine},
+            {"computed_in_float32", std::move(widened)}};
   }
 
   std::string ChoosesBy() const override { return "rates " + DescribedHere().hash; }

@@ -251,7 +251,7 @@ bool SuitsTiles(const byoc_integer_params& p) {
 }
 
 Work WorkOf(const byoc_integer_params& p) {
-  const int64_t panel = byoc_integer_panel(p.of.isa), lanes = panel / 2;
+  const int64_t panel = byoc_panel(p.of.isa), lanes = panel / 2;
   const int64_t columns = byoc_is_depthwise(&p.of) ? 1 : byoc_round_up(p.of.outputs, panel);
   const int64_t rows = p.is_winograd ? BYOC_INTEGER_POINTS * byoc_integer_tiles(&p)
                                      : p.of.images * p.of.out_height * p.of.out_width * p.of.groups;
@@ -303,8 +303,7 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
                         : byoc_integer_block(&p, values.machine().cache_bytes);
   p.of.post_ops = static_cast<int64_t>(post_ops->size());
   call.kernel = &kInteger;
-  Append(p, &call.params);
-  for (const byoc_post_op& post_op : *post_ops) Append(post_op, &call.params);
+  call.params = AsParams(p, *post_ops);
   call.scratch_bytes = p.of.threads * byoc_integer_thread_bytes(&p);
 
   g->pack.product = p;

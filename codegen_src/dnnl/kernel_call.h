@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "dnnl/candidate.h"
+#include "dnnl/lowering.h"
 #include "kernels/byoc_isa.h"
 #include "kernels/byoc_post_ops.h"
 
@@ -66,7 +66,7 @@ inline bool AllAre(int64_t value, const Dims& dims) {
   return std::all_of(dims.begin(), dims.end(), [&](int64_t dim) { return dim == value; });
 }
 
-/// Appends a struct of numbers to the parameters of a kernel.
+/// Appends a struct of numbers to the parameters of a kernel, or a list of such.
 template <typename T>
 void Append(const T& part, std::vector<int64_t>* params) {
   static_assert(sizeof(T) % sizeof(int64_t) == 0, "parameters are numbers of 64 bits");
@@ -74,13 +74,31 @@ void Append(const T& part, std::vector<int64_t>* params) {
   params->resize(old + sizeof(T) / sizeof(int64_t));
   std::memcpy(params->data() + old, &part, sizeof(T));
 }
+template <typename T>
+void Append(const std::vector<T>& parts, std::vector<int64_t>* params) {
+  for (const T& part : parts) Append(part, params);
+}
+template <typename... Parts>
+std::vector<int64_t> AsParams(const Parts&... parts) {
+  std::vector<int64_t> params;
+  (Append(parts, &params), ...);
+  return params;
+}
+
+/// A step that calls a kernel.
+template <typename... Parts>
+Step StepOf(const Kernel& kernel, std::string impl, const Parts&... params) {
+  Step step;
+  step.impl = std::move(impl);
+  step.kernel = &kernel;
+  step.params = AsParams(params...);
+  return step;
+}
 
 /// The constant weights in the form that a kernel makes of them.
 template <typename T>
 KernelCall::Packing PackingOf(const Kernel& kernel, const T& params, size_t bytes) {
-  KernelCall::Packing packing{DNNL_ARG_WEIGHTS, &kernel, {}, static_cast<int64_t>(bytes)};
-  Append(params, &packing.params);
-  return packing;
+  return {DNNL_ARG_WEIGHTS, &kernel, AsParams(params), static_cast<int64_t>(bytes)};
 }
 
 /// A call of a kernel with its parameters, the post-ops behind them, and the arguments of the
@@ -91,8 +109,7 @@ KernelCall CallOf(const Kernel& kernel, const T& params, const KernelFrame& fram
   KernelCall call;
   call.kernel = &kernel;
   call.args = frame.args;
-  Append(params, &call.params);
-  for (const byoc_post_op& post_op : frame.post_ops) Append(post_op, &call.params);
+  call.params = AsParams(params, frame.post_ops);
   call.scratch_bytes = static_cast<int64_t>(scratch_bytes);
   call.packing = std::move(packing);
   return call;

@@ -5,7 +5,6 @@
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
-#include "dnnl/scaling.h"
 #include "kernels/byoc_copy.h"
 
 namespace tvm_byoc_dnnl {

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <utility>
 
-#include "common/json_fields.h"
-#include "common/support/xxhash.h"
+#include "common/support/bytes.h"
+#include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

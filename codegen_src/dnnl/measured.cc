@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/measured.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -11,8 +9,9 @@
 #include <vector>
 
 #include "common/support/error.h"
+#include "dnnl/candidate.h"
 #include "dnnl/execute.h"
-#include "dnnl/primitives.h"
+#include "dnnl/op_desc.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

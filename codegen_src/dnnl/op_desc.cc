@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "dnnl/descriptor_cache.h"
-#include "dnnl/primitives.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

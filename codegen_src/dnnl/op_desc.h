@@ -130,6 +130,19 @@ void ForgetOneDnn();
 /// DNNL_ARG_* of the operand of a binary post-op.
 int PostOpArg(size_t index);
 
+/// Calls the function for this kind of primitive.
+dnnl_status_t Create(const OpDesc& op, dnnl_engine_t engine, const_dnnl_primitive_attr_t attr,
+                     dnnl_primitive_desc_t* pd);
+
+/// The same call as source, which sets `step->pd`; `layouts` are the expressions for the layouts of
+/// the operation's arguments, in their order. Throws Error(kUnsupported) for a kind without a row.
+std::string PrintCreate(const OpDesc& op, const std::vector<std::string>& layouts);
+
+/// "0.5f", which reads back as exactly this number.
+std::string PrintNumber(float value);
+
+std::string PrintAlgorithm(dnnl::algorithm alg);
+
 }  // namespace tvm_byoc_dnnl
 
 #endif  // TVM_BYOC_DNNL_DNNL_OP_DESC_H_

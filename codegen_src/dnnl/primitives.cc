@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/primitives.h"
-
 #include <dnnl_debug.h>
 
 #include <charconv>
 #include <cmath>
 
 #include "common/support/error.h"
-#include "dnnl/emit_layout.h"
+#include "dnnl/emit.h"
+#include "dnnl/op_desc.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "common/graph_tables.h"
-#include "common/json_fields.h"
+#include "common/graph.h"
+#include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -37,6 +37,7 @@ constexpr const char* kLimits =
     "shuffled_channels "  // of a group, fewer of which pay where a shuffle is spared
     "start_us "           // to run a plan, for each node
     "thin_channels "      // of a group, fewer of which are no product of matrices
+    "wait_kb "            // read while threads wait for a source that they transformed together
     "wide_channels";      // of a group, fewer of which the direct convolution computes in time
 
 /// ["float32", products, vectors, ...] without zeros at the end, or why there is none.

@@ -57,6 +57,9 @@ class Rates {
   /// The part of it that is the changes of layout.
   double ReorderSeconds(const Work& work, int threads) const;
 
+  /// Bytes, more of which stay in no cache from one call to the next.
+  double ManyWeights() const { return many_weights_; }
+
   /// A number of this description or its base that bounds what is tried, or says what it is worth.
   double Limit(const std::string& name) const;
 
@@ -74,7 +77,7 @@ class Rates {
   const Speed& At(int threads) const;
 
   std::shared_ptr<const Rates> base_;
-  double many_weights_ = 0;  // bytes: more stay in no cache
+  double many_weights_ = 0;
   std::map<std::string, double> limits_;
   std::map<int, Speed> speeds_;
 };

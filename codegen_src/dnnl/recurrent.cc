@@ -3,7 +3,7 @@
 // weights of fewer bits, which it reads as they are stored.
 #include <algorithm>
 
-#include "common/graph_tables.h"
+#include "common/graph.h"
 #include "common/support/error.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
@@ -85,18 +85,16 @@ int Packed(const NodeView& n, const byoc_recurrent_shape& shape) {
   for (const auto& [role, arg] : roles) {
     if (const auto input = InputOf(n, role)) args.push_back(n.AsDense(arg, *input));
   }
-  std::vector<int64_t> params;
-  Append(shape, &params);
   const auto bytes = static_cast<int64_t>(byoc_recurrent_packed_bytes(&shape));
   if (std::all_of(args.begin(), args.end(),
                   [&](const OpArg& arg) { return l.IsConstant(arg.value); })) {
     // Others may read the same weights beside other ones.
     const int tensor = l.IsReadOnce(n.In(kWeights)) ? n.In(kWeights) : -1;
-    return l.Pack(kRecurrentPack, std::move(params), args, tensor, bytes);
+    return l.Pack(kRecurrentPack, AsParams(shape), args, tensor, bytes);
   }
   const int packed = l.NewValue({bytes}, DType::kUInt8, /*constant=*/false);
   args.push_back({DNNL_ARG_DST, packed, Dense({bytes}, DType::kUInt8)});
-  l.EmitKernel(kRecurrentPack, std::move(params), args);
+  l.EmitKernel(kRecurrentPack, AsParams(shape), args);
   return packed;
 }
 
@@ -136,11 +134,7 @@ static void LowerRecurrent(const NodeView& n) {
     if (const auto input = InputOf(n, role)) args.push_back(n.AsDense(arg, *input));
   }
   args.push_back({DNNL_ARG_DST, n.output, result});
-  Step step;
-  step.impl = KernelImpl("recurrent", *isa);
-  step.kernel = &kRecurrent;
-  Append(p, &step.params);
-  n.lowering.EmitKernel(std::move(step), args,
+  n.lowering.EmitKernel(StepOf(kRecurrent, KernelImpl("recurrent", *isa), p), args,
                         static_cast<int64_t>(byoc_recurrent_scratch_bytes(&p)),
                         SecondsOf(p, n.lowering.machine()));
 }

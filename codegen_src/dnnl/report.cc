@@ -23,14 +23,12 @@ std::string LayoutOf(const Step& step, const StepArg& arg) {
 }
 
 json::Object DescribeStep(const Graph& graph, const Step& step) {
-  json::Object object;
-  object.emplace_back("node", step.node);
-  bool of_node = !step.conversion && step.node < static_cast<int>(graph.nodes.size());
-  object.emplace_back("kind", step.conversion         ? "reorder"
-                              : step.kernel == &kFill ? "fill"
-                              : of_node               ? Name(graph.nodes[step.node].kind)
-                                                      : "copy");
-  object.emplace_back("impl", step.impl);
+  const bool of_node = !step.conversion && step.node < static_cast<int>(graph.nodes.size());
+  const char* kind = step.conversion         ? "reorder"
+                     : step.kernel == &kFill ? "fill"
+                     : of_node               ? Name(graph.nodes[step.node].kind)
+                                             : "copy";
+  json::Object object = {{"node", step.node}, {"kind", kind}, {"impl", step.impl}};
   if (of_node) {
     json::Array source, calls;
     for (const Node* node : NodesOf(graph, step)) {
@@ -65,18 +63,17 @@ bool IsSlow(const Step& step) {
 
 json::Object DescribePlan(const Graph& graph, const DnnlPlan& plan) {
   const Program& program = plan.program();
-  json::Array steps;
-  for (const Step& step : program.steps) steps.emplace_back(DescribeStep(graph, step));
-  json::Array init;
-  for (const Step& step : program.init) init.emplace_back(DescribeStep(graph, step));
-  json::Object object;
-  object.emplace_back("name", graph.name);
-  object.emplace_back("steps", std::move(steps));
-  object.emplace_back("init", std::move(init));
-  object.emplace_back("reorders", CountReorders(program.steps));
-  object.emplace_back("arena_bytes", program.arena_bytes);
-  object.emplace_back("packed_bytes", plan.packed_bytes());
-  return object;
+  const auto describe = [&](const std::vector<Step>& steps) {
+    json::Array all;
+    for (const Step& step : steps) all.emplace_back(DescribeStep(graph, step));
+    return all;
+  };
+  return {{"name", graph.name},
+          {"steps", describe(program.steps)},
+          {"init", describe(program.init)},
+          {"reorders", CountReorders(program.steps)},
+          {"arena_bytes", program.arena_bytes},
+          {"packed_bytes", plan.packed_bytes()}};
 }
 
 json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
@@ -87,10 +84,7 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
     step.emplace_back("seconds", seconds[i]);
     steps.emplace_back(std::move(step));
   }
-  json::Object object;
-  object.emplace_back("name", graph.name);
-  object.emplace_back("steps", std::move(steps));
-  return object;
+  return {{"name", graph.name}, {"steps", std::move(steps)}};
 }
 
 json::Object ProbeGraph(const Graph& graph, const CostModel& cost) {
@@ -121,23 +115,19 @@ json::Object ProbeGraph(const Graph& graph, const CostModel& cost) {
       }
     }
     for (size_t i = 0; i < impls.size(); ++i) {
-      json::Object node;
-      node.emplace_back("kind", Name(graph.nodes[i].kind));
-      node.emplace_back("impl", impls[i]);
-      node.emplace_back("post_ops", static_cast<int64_t>(post_ops[i]));  // in one primitive
-      nodes.emplace_back(std::move(node));
+      nodes.emplace_back(json::Object{{"kind", Name(graph.nodes[i].kind)},
+                                      {"impl", impls[i]},
+                                      {"post_ops", post_ops[i]}});  // in one primitive
     }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUnsupported) throw;
     reason = error.what();
   }
-  json::Object result;
-  result.emplace_back("ok", reason.empty());
-  result.emplace_back("reason", reason);
-  result.emplace_back("nodes", std::move(nodes));
-  result.emplace_back("reorders", reorders);
-  result.emplace_back("seconds", seconds);  // that it is expected to take, in any layouts
-  return result;
+  return {{"ok", reason.empty()},
+          {"reason", reason},
+          {"nodes", std::move(nodes)},
+          {"reorders", reorders},
+          {"seconds", seconds}};  // that it is expected to take, in any layouts
 }
 
 }  // namespace tvm_byoc_dnnl

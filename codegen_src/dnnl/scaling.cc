@@ -2,13 +2,12 @@
 // A product of 8-bit integers keeps its scales and zero points, as attributes of its primitive; a
 // binary operation, a softmax and a layer normalisation keep their scales. For all other nodes the
 // operands are converted to float32 before, and the result is converted after.
-#include "dnnl/scaling.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
+#include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/graph_tables.h"
+#include "common/graph.h"
 #include "common/support/error.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_copy.h"

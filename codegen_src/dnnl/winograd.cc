@@ -22,10 +22,12 @@ constexpr Kernel kSplitWinograd = {"split_winograd", "split_winograd",
 constexpr Kernel kSplitWinogradPack = {"split_winograd_pack", "split_winograd",
                                        BYOC_IF_AMX(byoc_split_winograd_pack)};
 
-/// The cache for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
+/// The caches for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
 /// larger than a small second-level one.
-int64_t BlockBytes(const Machine& machine) {
-  return std::max(machine.cache_bytes, static_cast<int64_t>(machine.Limit("block_kb")) << 10);
+byoc_caches CachesOf(const Machine& machine) {
+  const auto limit = [&](const char* kb) { return static_cast<int64_t>(machine.Limit(kb)) << 10; };
+  return {std::max(machine.cache_bytes, limit("block_kb")),
+          static_cast<int64_t>(machine.rates->ManyWeights()), limit("wait_kb")};
 }
 
 Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
@@ -45,7 +47,7 @@ Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
   const double vectors = points * terms / lanes;
   work.vectors += machine.Limit("late_weights") * vectors * lanes * outputs * groups *
                   (w.over_outputs != 0 ? 1 : blocks);
-  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, BlockBytes(machine)) == 0)
+  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, CachesOf(machine).near_bytes) == 0)
     work.vectors += machine.Limit("late_source") * vectors * tiles * outputs /
                     static_cast<double>(byoc_panel(w.of.isa));
   return work;
@@ -70,7 +72,7 @@ struct TileKernel {
   const Kernel& pack;
   const char* isa;  // nullptr: that of its vectors
   bool takes_groups;
-  void (*plan)(byoc_winograd_params*, int threads, int64_t cache_bytes);
+  void (*plan)(byoc_winograd_params*, int threads, const byoc_caches*);
   size_t (*scratch_bytes)(const byoc_winograd_params*);
   size_t (*packed_bytes)(const byoc_winograd_params*);
   Work (*work)(const byoc_winograd_params&, const Machine& machine);
@@ -149,7 +151,8 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.m = form.m;
   w.late = form.late;
   if (!HasWholeVectors(w) || (w.of.groups > 1 && !form.of.takes_groups)) return std::nullopt;
-  form.of.plan(&w, values.machine().threads, BlockBytes(values.machine()));
+  const byoc_caches caches = CachesOf(values.machine());
+  form.of.plan(&w, values.machine().threads, &caches);
   KernelCall call = CallOf(form.of.kernel, w, *frame, form.of.scratch_bytes(&w),
                            PackingOf(form.of.pack, w, form.of.packed_bytes(&w)));
   const std::string impl =

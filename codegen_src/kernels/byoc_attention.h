@@ -166,23 +166,13 @@ BYOC_NO_INLINE void BYOC_NAME(attention_pack)(const byoc_attention_params* p, co
                                               const float* value, int64_t count, float* keys,
                                               float* values) {
   for (int64_t first = 0; first < count; first += BYOC_PANEL) {
-    float* to = keys + first * p->width;
-    const int64_t present = byoc_min(BYOC_PANEL, count - first);
-    if (present < BYOC_PANEL) memset(to, 0, (size_t)(BYOC_PANEL * p->width) * 4);
-    for (int64_t k = 0; k < present; ++k) {
-      const float* row = key + (first + k) * p->key.row;
-      for (int64_t i = 0; i < p->width; ++i) to[i * BYOC_PANEL + k] = row[i];
-    }
+    byoc_pack_panel(key + first * p->key.row, 1, p->key.row, p->width,
+                    byoc_min(BYOC_PANEL, count - first), BYOC_PANEL, keys + first * p->width);
   }
   for (int64_t first = 0; first < p->value_width; first += BYOC_PANEL) {
-    float* to = values + first * count;
-    const int64_t present = byoc_min(BYOC_PANEL, p->value_width - first);
-    for (int64_t k = 0; k < count; ++k) {
-      memcpy(to + k * BYOC_PANEL, value + k * p->value.row + first, (size_t)present * 4);
-      if (present < BYOC_PANEL) {
-        memset(to + k * BYOC_PANEL + present, 0, (size_t)(BYOC_PANEL - present) * 4);
-      }
-    }
+    byoc_pack_panel(value + first, p->value.row, 1, count,
+                    byoc_min(BYOC_PANEL, p->value_width - first), BYOC_PANEL,
+                    values + first * count);
   }
 }
 

@@ -101,8 +101,8 @@ BYOC_FUNCTION void byoc_compressed_plain(const byoc_compressed_params* p, void* 
   }
 }
 
-BYOC_FUNCTION int byoc_compressed_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                            int64_t part, int64_t parts) {
+BYOC_FUNCTION int byoc_compressed_matmul_on_thread(const int64_t* params, void* const* data,
+                                                   void* scratch, int64_t part, int64_t parts) {
   const byoc_compressed_params* p = (const byoc_compressed_params*)params;
   const float* src = (const float*)data[0];
   const int64_t copies = byoc_compressed_copies(p);
@@ -130,19 +130,11 @@ BYOC_FUNCTION int byoc_compressed_on_thread(const int64_t* params, void* const* 
 }
 
 /* The kernel. data: source, packed weights, the operands of the post-operations, result. */
-BYOC_FUNCTION int byoc_compressed_matmul(const int64_t* params, void* const* data, void* scratch,
-                                         int threads, char* error) {
-  const byoc_compressed_params* p = (const byoc_compressed_params*)params;
-  (void)error;
-  return byoc_on_team(byoc_compressed_on_thread, params, data, scratch,
-                      byoc_min(threads, p->threads));
-}
+BYOC_KERNEL(compressed_matmul, byoc_compressed_params, p->threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
-/* Rows whose sums stay in registers, beside four vectors of weights; and beside those of a group.
- */
-#define BYOC_TILE (BYOC_LANES == 16 ? 6 : 3)
+/* Rows whose sums stay in registers, beside those of a group and four vectors of weights. */
 #define BYOC_DIRECT (BYOC_LANES == 16 ? 4 : 2)
 #define BYOC_WIDTH (4 * BYOC_LANES)
 
@@ -251,9 +243,9 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_direct)(int rows, const byoc_compressed
 #undef BYOC_CASE
 }
 
-/* The weights of one group of a panel as numbers. */
+/* The weights of one group as numbers, in two panels of a product, which are `apart`. */
 BYOC_INLINE void BYOC_NAME(decompress_bits)(const int bits, const byoc_compressed_params* p,
-                                            const char* b, float* to) {
+                                            const char* b, float* to, int64_t apart) {
   const char* q = b + byoc_compressed_head(p);
   BYOC_VEC scale[4], zero[4];
   BYOC_NAME(load_four)(b, p->scale_bits, scale);
@@ -269,65 +261,19 @@ BYOC_INLINE void BYOC_NAME(decompress_bits)(const int bits, const byoc_compresse
       BYOC_UNROLL
       for (int i = 0; i < 32 / bits; ++i) {
         BYOC_NAME(store)
-        (to + (k + i) * BYOC_WIDTH + j * BYOC_LANES,
+        (to + j / 2 * apart + (k + i) * BYOC_PANEL + j % 2 * BYOC_LANES,
          (BYOC_NAME(weight)(bits, words, i) - zero[j]) * scale[j]);
       }
     }
   }
 }
-BYOC_NO_INLINE void BYOC_NAME(decompress)(const byoc_compressed_params* p, const char* b,
-                                          float* to) {
+BYOC_NO_INLINE void BYOC_NAME(decompress)(const byoc_compressed_params* p, const char* b, float* to,
+                                          int64_t apart) {
   if (p->bits == 8) {
-    BYOC_NAME(decompress_bits)(8, p, b, to);
+    BYOC_NAME(decompress_bits)(8, p, b, to, apart);
   } else {
-    BYOC_NAME(decompress_bits)(4, p, b, to);
+    BYOC_NAME(decompress_bits)(4, p, b, to, apart);
   }
-}
-
-/* c (+)= a b: `rows` rows of `a` times a decompressed panel. */
-BYOC_INLINE void BYOC_NAME(decompressed_rows)(const int rows, int first, const float* a,
-                                              int64_t a_row, const float* b, int64_t depth,
-                                              float* c, int64_t c_row) {
-  BYOC_VEC sums[BYOC_TILE][4];
-  BYOC_UNROLL
-  for (int i = 0; i < 4 * rows; ++i) {
-    sums[i / 4][i % 4] =
-        first ? BYOC_NAME(set)(0.f) : BYOC_NAME(load)(c + i / 4 * c_row + i % 4 * BYOC_LANES);
-  }
-  for (int64_t k = 0; k < depth; ++k) {
-    BYOC_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const BYOC_VEC w = BYOC_NAME(load)(b + k * BYOC_WIDTH + j * BYOC_LANES);
-      BYOC_UNROLL
-      for (int r = 0; r < rows; ++r) sums[r][j] += a[r * a_row + k] * w;
-    }
-  }
-  BYOC_UNROLL
-  for (int i = 0; i < 4 * rows; ++i) {
-    BYOC_NAME(store)(c + i / 4 * c_row + i % 4 * BYOC_LANES, sums[i / 4][i % 4]);
-  }
-}
-
-BYOC_NO_INLINE void BYOC_NAME(decompressed_product)(int rows, int first, const float* a,
-                                                    int64_t a_row, const float* b, int64_t depth,
-                                                    float* c, int64_t c_row) {
-#define BYOC_CASE(n)                                                      \
-  case n:                                                                 \
-    BYOC_NAME(decompressed_rows)(n, first, a, a_row, b, depth, c, c_row); \
-    break;
-  switch (rows) { /* a constant in each, so that the sums stay in registers */
-    BYOC_CASE(1)
-    BYOC_CASE(2)
-    BYOC_CASE(3)
-#ifdef BYOC_SIMD_AVX512
-    BYOC_CASE(4)
-    BYOC_CASE(5)
-    BYOC_CASE(6)
-#endif
-    default:
-      break;
-  }
-#undef BYOC_CASE
 }
 
 /* Rounds group `g` of row `m` of the source; nothing that is not finite is left in it: its scale is
@@ -406,13 +352,13 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
     for (int64_t g = 0; g < groups; g += block) {
       const int64_t some = byoc_min(block, groups - g), depth = some * p->group;
       for (int64_t i = 0; i < some; ++i, b += byoc_compressed_group_bytes(p)) {
-        BYOC_NAME(decompress)(p, b, weights + i * p->group * BYOC_WIDTH);
+        BYOC_NAME(decompress)(p, b, weights + i * p->group * BYOC_PANEL, depth * BYOC_PANEL);
       }
-      for (int64_t r = 0; r < rows; r += BYOC_TILE) {
-        BYOC_NAME(decompressed_product)((int)byoc_min(BYOC_TILE, rows - r), g == 0,
-                                        a + r * p->depth + g * p->group, p->depth, weights, depth,
-                                        sums + r * BYOC_WIDTH, BYOC_WIDTH);
-      }
+      byoc_matrices m = byoc_plain_product(a + g * p->group, p->depth, weights, depth * BYOC_PANEL,
+                                           depth, sums, BYOC_WIDTH);
+      if (g > 0) m.start = sums;
+      m.start_row = BYOC_WIDTH;
+      BYOC_NAME(products)(rows, 2, &m, NULL);
     }
   }
   const byoc_position at = {0, 0, row, panel * BYOC_WIDTH};
@@ -436,7 +382,6 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_part)(const byoc_compressed_params* p, 
   }
 }
 
-#undef BYOC_TILE
 #undef BYOC_DIRECT
 #undef BYOC_WIDTH
 

@@ -171,10 +171,6 @@ BYOC_FUNCTION int byoc_compressed_pack_on_thread(const int64_t* params, void* co
 /* params: as of byoc_compressed_matmul. data: the weights, a row for each column of the product, of
    8 bits signed or of 4 bits in two's complement, the lower half of a byte first; scales, a row of
    groups for each column; zero points likewise, if there are any; what is made of them. */
-BYOC_FUNCTION int byoc_compressed_pack(const int64_t* params, void* const* data, void* scratch,
-                                       int threads, char* error) {
-  (void)error;
-  return byoc_on_team(byoc_compressed_pack_on_thread, params, data, scratch, threads);
-}
+BYOC_KERNEL(compressed_pack, byoc_compressed_params, threads)
 
 #endif /* BYOC_COMPRESSED_PLAN_H_ */

@@ -68,21 +68,15 @@ BYOC_FUNCTION int byoc_direct_on_thread(const int64_t* params, void* const* data
 BYOC_KERNEL(direct, byoc_direct_params,
             byoc_products_of(&p->of) < BYOC_DIRECT_ALONE ? 1 : p->of.threads)
 
-/* params: as of byoc_direct. data: the weights in the order groups, outputs, channels, height,
-   width, and what is made of them: group, panel of outputs, height, width, channel, output; the
-   last panel of a group is filled up with zeros. */
-BYOC_FUNCTION int byoc_direct_pack(const int64_t* params, void* const* data, void* scratch,
-                                   int threads, char* error) {
+BYOC_FUNCTION int byoc_direct_pack_on_thread(const int64_t* params, void* const* data,
+                                             void* scratch, int64_t part, int64_t parts) {
   const byoc_convolution* p = (const byoc_convolution*)params;
-  const float* weights = (const float*)data[0];
-  float* to = (float*)data[1];
   const int64_t filled = byoc_direct_filled(p), taps = byoc_taps(p);
   const int64_t area = p->kernel_height * p->kernel_width;
   (void)scratch;
-  (void)threads;
-  (void)error;
-  for (int64_t group = 0; group < p->groups; ++group) {
-    const float* of_group = weights + group * p->outputs * taps;
+  for (int64_t group = p->groups * part / parts; group < p->groups * (part + 1) / parts; ++group) {
+    const float* of_group = (const float*)data[0] + group * p->outputs * taps;
+    float* to = (float*)data[1] + group * filled * taps;
     for (int64_t first = 0, panel = 0; first < filled; first += panel) {
       panel = byoc_direct_vectors(p, first) * BYOC_DIRECT_LANES;
       for (int64_t place = 0; place < area; ++place) {
@@ -96,6 +90,11 @@ BYOC_FUNCTION int byoc_direct_pack(const int64_t* params, void* const* data, voi
   }
   return BYOC_OK;
 }
+
+/* params: as of byoc_direct. data: the weights in the order groups, outputs, channels, height,
+   width, and what is made of them: group, panel of outputs, height, width, channel, output; the
+   last panel of a group is filled up with zeros. */
+BYOC_KERNEL(direct_pack, byoc_direct_params, threads)
 
 #elif defined(BYOC_VEC) /* for its instruction set, from above */
 
@@ -182,13 +181,8 @@ BYOC_NO_INLINE void BYOC_NAME(direct_pixels)(int pixels, int vectors, int64_t bl
   case 16 * n + m:                                                                            \
     BYOC_NAME(direct_blocks)(m, n, blocks, from, step, tap_at, weights, taps, start, end, t); \
     break;
-  switch (16 * vectors + pixels) { /* constants in each, so that the sums stay in registers */
-    BYOC_CASE(1, 2)
-    BYOC_CASE(2, 2)
-    BYOC_CASE(3, 2)
-    BYOC_CASE(4, 2)
-    BYOC_CASE(5, 2)
-    BYOC_CASE(6, 2)
+  switch (16 * vectors + pixels) {
+    BYOC_1_TO_6(BYOC_CASE, 2)
     BYOC_CASE(1, 3)
     BYOC_CASE(2, 3)
     BYOC_CASE(3, 3)

@@ -64,27 +64,22 @@ static inline int64_t byoc_groups_wide(const byoc_convolution* p) {
 BYOC_PARTS_FOR_ISA(groups, byoc_convolution, p->isa)
 BYOC_KERNEL(groups, byoc_convolution, byoc_products_of(p) < BYOC_GROUPS_ALONE ? 1 : p->threads)
 
-/* params: byoc_convolution. data: weights in the order groups, outputs, channels, height, width,
-   and where they are packed. Lanes without an output are zeros. */
-BYOC_FUNCTION int byoc_groups_pack(const int64_t* params, void* const* data, void* scratch,
-                                   int threads, char* error) {
+BYOC_FUNCTION int byoc_groups_pack_on_thread(const int64_t* params, void* const* data,
+                                             void* scratch, int64_t part, int64_t parts) {
   const byoc_convolution* p = (const byoc_convolution*)params;
-  const float* weights = (const float*)data[0];
-  float* to = (float*)data[1];
   const int64_t lanes = byoc_lanes(p->isa), taps = byoc_taps(p);
-  const int64_t area = p->kernel_height * p->kernel_width;
-  const int64_t parts = byoc_groups_parts(p), vectors = byoc_groups_vectors(p);
-  const int64_t at_once = byoc_groups_together(p) * p->outputs, all = p->groups * p->outputs;
+  const int64_t area = p->kernel_height * p->kernel_width, all = p->groups * p->outputs;
+  const int64_t vectors = byoc_groups_vectors(p), of_group = byoc_groups_parts(p);
+  const int64_t at_once = byoc_groups_together(p) * p->outputs;
   (void)scratch;
-  (void)threads;
-  (void)error;
-  for (int64_t vector = 0; vector < vectors; ++vector) {
-    const int64_t begin = vector / parts * at_once, first = begin + vector % parts * lanes;
+  for (int64_t v = vectors * part / parts; v < vectors * (part + 1) / parts; ++v) {
+    const int64_t begin = v / of_group * at_once, first = begin + v % of_group * lanes;
     const int64_t end = byoc_min(begin + at_once, all);
+    float* to = (float*)data[1] + v * lanes * taps;
     for (int64_t row = 0; row < p->kernel_height; ++row) {
       for (int64_t channel = 0; channel < p->channels; ++channel) {
         for (int64_t tap = 0; tap < p->kernel_width; ++tap) {
-          const float* from = weights + channel * area + row * p->kernel_width + tap;
+          const float* from = (const float*)data[0] + channel * area + row * p->kernel_width + tap;
           for (int64_t o = first; o < first + lanes; ++o) *to++ = o < end ? from[o * taps] : 0.f;
         }
       }
@@ -92,6 +87,10 @@ BYOC_FUNCTION int byoc_groups_pack(const int64_t* params, void* const* data, voi
   }
   return BYOC_OK;
 }
+
+/* params: byoc_convolution. data: weights in the order groups, outputs, channels, height, width,
+   and where they are packed. Lanes without an output are zeros. */
+BYOC_KERNEL(groups_pack, byoc_convolution, threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

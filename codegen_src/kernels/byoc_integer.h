@@ -104,26 +104,14 @@ BYOC_INLINE void BYOC_NAME(integer_rows)(const int rows, const int16_t* a, int64
 
 BYOC_NO_INLINE void BYOC_NAME(integer_product)(int rows, const int16_t* a, int64_t a_row,
                                                const int16_t* b, int64_t pairs, int32_t* c) {
-#define BYOC_CASE(m)                                   \
-  case m:                                              \
-    BYOC_NAME(integer_rows)(m, a, a_row, b, pairs, c); \
+#define BYOC_CASE(m, to)                                \
+  case m:                                               \
+    BYOC_NAME(integer_rows)(m, a, a_row, b, pairs, to); \
     break;
-  switch (rows) { /* constants in each, so that the sums stay in registers */
-    BYOC_CASE(1)
-    BYOC_CASE(2)
-    BYOC_CASE(3)
-    BYOC_CASE(4)
-    BYOC_CASE(5)
-    BYOC_CASE(6)
+  switch (rows) {
+    BYOC_1_TO_6(BYOC_CASE, c)
 #ifdef BYOC_SIMD_AVX512
-    BYOC_CASE(7)
-    BYOC_CASE(8)
-    BYOC_CASE(9)
-    BYOC_CASE(10)
-    BYOC_CASE(11)
-    BYOC_CASE(12)
-    BYOC_CASE(13)
-    BYOC_CASE(14)
+    BYOC_7_TO_14(BYOC_CASE, c)
 #endif
     default:
       break;

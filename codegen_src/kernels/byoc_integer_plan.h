@@ -48,9 +48,6 @@ enum {
   BYOC_INTEGER_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
 };
 
-/* Columns in a panel of packed weights, and channels of a depthwise convolution at a time. */
-static inline int64_t byoc_integer_panel(int64_t isa) { return isa == BYOC_AVX512 ? 32 : 16; }
-
 /* Packed weights of a channel of a depthwise convolution. */
 static inline int64_t byoc_integer_tap_numbers(int64_t taps) { return 2 * (taps + 1); }
 
@@ -61,12 +58,12 @@ static inline int byoc_is_depthwise(const byoc_convolution* c) {
 /* The numbers of a pixel's window, whole pairs of neighbours, or of a tile at one of its points,
    whole vectors, in 16 bits. */
 static inline int64_t byoc_integer_depth(const byoc_integer_params* p) {
-  return p->is_winograd ? byoc_round_up(p->of.channels, byoc_integer_panel(p->of.isa))
+  return p->is_winograd ? byoc_round_up(p->of.channels, byoc_panel(p->of.isa))
                         : byoc_round_up(byoc_taps(&p->of), 2);
 }
 
 static inline size_t byoc_integer_packed_bytes(const byoc_integer_params* p) {
-  const int64_t panel = byoc_integer_panel(p->of.isa);
+  const int64_t panel = byoc_panel(p->of.isa);
   const int64_t numbers = (p->is_winograd ? BYOC_INTEGER_POINTS : 1) * byoc_integer_depth(p);
   return (size_t)(byoc_is_depthwise(&p->of)
                       ? byoc_round_up(p->of.groups, panel) *
@@ -101,7 +98,7 @@ static inline int64_t byoc_integer_numbers_bytes(const byoc_integer_params* p) {
   return byoc_round_up(bytes + BYOC_INTEGER_SLACK, 64);
 }
 static inline int64_t byoc_integer_thread_bytes(const byoc_integer_params* p) {
-  const int64_t panel = byoc_integer_panel(p->of.isa);
+  const int64_t panel = byoc_panel(p->of.isa);
   const int64_t sums = p->is_winograd ? BYOC_INTEGER_POINTS + 4 : 1;
   return byoc_integer_numbers_bytes(p) + byoc_round_up(p->rows * 4, 64) +
          sums * p->rows * panel * 4;
@@ -123,7 +120,7 @@ static inline int16_t byoc_integer_weight(const byoc_integer_pack_params* p, con
 static inline void byoc_integer_pack_depthwise(const byoc_integer_pack_params* p,
                                                const uint8_t* weights, int16_t* packed) {
   const byoc_convolution* c = &p->product.of;
-  const int64_t panel = byoc_integer_panel(c->isa), taps = byoc_taps(c);
+  const int64_t panel = byoc_panel(c->isa), taps = byoc_taps(c);
   const int64_t of_panel = panel * byoc_integer_tap_numbers(taps);
   memset(packed, 0, byoc_integer_packed_bytes(&p->product));
   for (int64_t channel = 0; channel < c->groups; ++channel) {
@@ -153,7 +150,7 @@ static inline int16_t byoc_integer_point(const int16_t g[9], int64_t i, int64_t 
 static inline void byoc_integer_pack_tiles(const byoc_integer_pack_params* p,
                                            const uint8_t* weights, int64_t first, int16_t* to) {
   const byoc_convolution* of = &p->product.of;
-  const int64_t panel = byoc_integer_panel(of->isa), depth = byoc_integer_depth(&p->product);
+  const int64_t panel = byoc_panel(of->isa), depth = byoc_integer_depth(&p->product);
   for (int64_t c = 0; c < depth; ++c) {
     for (int64_t n = 0; n < panel; ++n) {
       int16_t window[9] = {0};
@@ -187,7 +184,7 @@ static inline __attribute__((always_inline)) void byoc_integer_pack_pair(
 static inline void byoc_integer_pack_panel(const byoc_integer_pack_params* p,
                                            const uint8_t* weights, int64_t columns, int16_t* to) {
   const byoc_convolution* of = &p->product.of;
-  const int64_t panel = byoc_integer_panel(of->isa), depth = byoc_taps(of);
+  const int64_t panel = byoc_panel(of->isa), depth = byoc_taps(of);
   if (columns < panel) memset(to, 0, (size_t)(byoc_integer_depth(&p->product) * panel) * 2);
   for (int64_t k = 0; k < depth; k += 2, to += 2 * panel) {
     const uint8_t* at[2] = {NULL, NULL};
@@ -212,7 +209,7 @@ BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const
   const uint8_t* weights = (const uint8_t*)data[0];
   int16_t* packed = (int16_t*)data[1];
   const byoc_convolution* of = &p->product.of;
-  const int64_t panel = byoc_integer_panel(of->isa), panels = (of->outputs + panel - 1) / panel;
+  const int64_t panel = byoc_panel(of->isa), panels = (of->outputs + panel - 1) / panel;
   const int64_t all = of->groups * panels;
   const int64_t of_panel =
       (p->product.is_winograd ? BYOC_INTEGER_POINTS : 1) * byoc_integer_depth(&p->product) * panel;

@@ -72,6 +72,14 @@ static inline int64_t byoc_pair_rows(int64_t isa) {
 #define BYOC_UNROLL _Pragma("GCC unroll 36")
 #endif
 
+/* Cases of a switch for so many rows, with which sums stay in registers. */
+#define BYOC_1_TO_6(CASE, with) \
+  CASE(1, with) CASE(2, with) CASE(3, with) CASE(4, with) CASE(5, with) CASE(6, with)
+#define BYOC_7_TO_14(CASE, with) \
+  CASE(7, with)                  \
+  CASE(8, with)                  \
+  CASE(9, with) CASE(10, with) CASE(11, with) CASE(12, with) CASE(13, with) CASE(14, with)
+
 /* A function that becomes part of its callers, whose constants it then knows; and one that must
  * not. */
 #define BYOC_INLINE static inline __attribute__((always_inline, unused))

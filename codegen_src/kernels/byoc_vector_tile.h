@@ -148,22 +148,15 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const byoc_matrices
   case 16 * n + r:                                \
     BYOC_NAME(product_rows)(r, n, 0, m, NULL, 0); \
     break;
-#define BYOC_CASES(a, b, c, n) BYOC_CASE(a, n) BYOC_CASE(b, n) BYOC_CASE(c, n)
-  switch (16 * panels + rows) { /* constants in each, so that the sums stay in registers */
-    BYOC_CASES(1, 2, 3, 1)
-    BYOC_CASES(4, 5, 6, 1)
+  switch (16 * panels + rows) {
+    BYOC_1_TO_6(BYOC_CASE, 1)
 #ifdef BYOC_SIMD_AVX512
-    BYOC_CASES(7, 8, 9, 1)
-    BYOC_CASES(10, 11, 12, 1)
-    BYOC_CASE(13, 1)
-    BYOC_CASE(14, 1)
-    BYOC_CASES(1, 2, 3, 2)
-    BYOC_CASES(4, 5, 6, 2)
+    BYOC_7_TO_14(BYOC_CASE, 1)
+    BYOC_1_TO_6(BYOC_CASE, 2)
 #endif
     default:
       break;
   }
-#undef BYOC_CASES
 #undef BYOC_CASE
 }
 

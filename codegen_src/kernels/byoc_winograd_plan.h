@@ -39,16 +39,16 @@ static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
          ((w->of.out_width + w->m - 1) / w->m);
 }
 
-/* Bytes of packed weights that rarely stay in the last cache between two calls. */
-enum { BYOC_MANY_WEIGHTS = 16 << 20 };
-/* And of those that a call may still find in the second-level cache. Others are fetched ahead. */
-enum { BYOC_NEAR_WEIGHTS = 1 << 16 };
+/* What a plan knows of the caches of a machine. */
+typedef struct byoc_caches {
+  int64_t near_bytes; /* of the cache of a core that blocks are to stay in */
+  int64_t last_bytes; /* more weights, or more of a source, rarely stay in any cache */
+  int64_t wait_bytes; /* read while threads wait for what they have transformed together */
+} byoc_caches;
 
-/* Bytes that could be read while threads wait for the source that they have transformed together:
-   measured on a Zen 3 with AVX2, and on Xeons with AVX-512. */
-static inline int64_t byoc_winograd_barrier_bytes(int64_t isa) {
-  return isa == BYOC_AVX512 ? 2 << 20 : 1 << 19;
-}
+/* Bytes of packed weights that a call may still find in the second-level cache. Others are fetched
+   ahead. */
+enum { BYOC_NEAR_WEIGHTS = 1 << 16 };
 
 /* Bytes of V and M that a block beside weights that stay in that cache always has. */
 enum { BYOC_NEAR_TILES = 256 << 10 };
@@ -91,7 +91,9 @@ static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int6
 /* Divides the work among threads: blocks of tiles whose V and M stay in the second-level cache, or,
    where the weights are many and the tiles few, groups of outputs behind one transformed source, so
    that the weights are read once. */
-static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int64_t cache_bytes) {
+static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads,
+                                      const byoc_caches* caches) {
+  const int64_t cache_bytes = caches->near_bytes;
   const int64_t points = byoc_winograd_points(w), terms = byoc_winograd_terms(w);
   const int64_t panel = byoc_panel(w->of.isa);
   const int64_t tiles = byoc_winograd_tiles(w);
@@ -133,9 +135,9 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads, int6
   const int64_t each = w->late ? weights * 9 / points + weights * 2 / 5 : weights;
   const int64_t by_tiles = !w->late && weights <= cache_bytes * 3 / 4
                                ? 0
-                               : each * blocks * (weights > BYOC_MANY_WEIGHTS ? 2 : 1);
-  const int64_t by_outputs = byoc_winograd_barrier_bytes(w->of.isa) + each +
-                             (source > BYOC_MANY_WEIGHTS ? 4 * moved : moved * 3 / 2);
+                               : each * blocks * (weights > caches->last_bytes ? 2 : 1);
+  const int64_t by_outputs =
+      caches->wait_bytes + each + (source > caches->last_bytes ? 4 * moved : moved * 3 / 2);
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
 
@@ -268,7 +270,8 @@ static inline int64_t byoc_split_winograd_slow_rows(int64_t tiles) {
 /* Divides the work among threads: blocks of tiles, or groups of outputs behind one transformed
    source, so that the weights are read once. */
 static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads,
-                                            int64_t cache_bytes) {
+                                            const byoc_caches* caches) {
+  const int64_t cache_bytes = caches->near_bytes;
   /* Weights in the second-level cache come four times as fast as those beyond it. */
   enum { kBytes = BYOC_POINT_PARTS * 2, kMostPanels = 4, kNearer = 4 };
   const int64_t tiles = byoc_winograd_tiles(w), panels = byoc_split_winograd_panels(w);

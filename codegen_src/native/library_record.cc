@@ -9,7 +9,6 @@
 
 #include "common/support/bytes.h"
 #include "common/support/error.h"
-#include "common/support/xxhash.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

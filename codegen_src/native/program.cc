@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "common/graph_reader.h"
-#include "common/json_fields.h"
 #include "common/support/error.h"
+#include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
 namespace {

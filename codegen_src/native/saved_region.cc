@@ -17,12 +17,7 @@ SavedRegion::SavedRegion(Artifact artifact)
     Fail(ErrorKind::kGraph, "the module's symbol is \"", artifact_.symbol,
          "\", its graph's name \"", graph.name, "\"");
   }
-  std::vector<std::string> names;
-  for (const Constant& constant : graph.constants) names.push_back(constant.name);
-  if (names != artifact_.const_names) {
-    Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(artifact_.const_names),
-         ", in the graph ", Join(names));
-  }
+  CheckConstants(graph, artifact_.const_names);
 }
 
 void SavedRegion::Initialise(std::vector<ConstantData> constants) {
@@ -45,17 +40,16 @@ std::shared_ptr<const Plan> SavedRegion::PlanToRun(const std::vector<int64_t>& s
 
 std::string SavedRegion::Counters() const {
   const PlanCounters counters = region_.counters();
-  json::Object object;
-  object.emplace_back("symbolic", !graph().IsStatic());
-  object.emplace_back("plans", counters.plans);
-  object.emplace_back("bytes", counters.bytes);
-  object.emplace_back("hits", counters.hits);
-  object.emplace_back("made", counters.made);
-  object.emplace_back("dropped", counters.dropped);
-  object.emplace_back("parts", counters.parts);
-  object.emplace_back("seconds", counters.seconds);
-  object.emplace_back("late", late_.load());
-  object.emplace_back("narrowed", narrowed_.load());
+  json::Object object = {{"symbolic", !graph().IsStatic()},
+                         {"plans", counters.plans},
+                         {"bytes", counters.bytes},
+                         {"hits", counters.hits},
+                         {"made", counters.made},
+                         {"dropped", counters.dropped},
+                         {"parts", counters.parts},
+                         {"seconds", counters.seconds},
+                         {"late", late_.load()},
+                         {"narrowed", narrowed_.load()}};
   return json::Value(std::move(object)).Dump();
 }
 

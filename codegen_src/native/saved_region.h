@@ -15,7 +15,7 @@
 
 #include "common/artifact.h"
 #include "common/engine.h"
-#include "common/grant.h"
+#include "common/pace.h"
 #include "common/region.h"
 #include "native/threads.h"
 

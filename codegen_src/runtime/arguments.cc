@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/arguments.h"
 
-#include "common/graph_tables.h"
+#include "common/graph.h"
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -20,8 +20,6 @@ bool IsContiguous(const DLTensor& tensor) {
 }
 
 }  // namespace
-
-Dims ShapeOf(const DLTensor& tensor) { return Dims(tensor.shape, tensor.shape + tensor.ndim); }
 
 std::string ArgumentName::operator()() const {
   return Cat(graph.name, ": ", role, " ", index, " \"", tensor.name, "\"");
@@ -50,7 +48,7 @@ void* CheckTensor(const DLTensor& tensor, const ArgumentName& name) {
          Join(Dims(tensor.strides, tensor.strides + tensor.ndim)), " for shape ",
          Join(ShapeOf(tensor)), ", expected a dense row-major tensor");
   }
-  return static_cast<char*>(tensor.data) + tensor.byte_offset;
+  return DataOf(tensor);
 }
 
 void CheckShape(const DLTensor& tensor, const Dims& expected, const ArgumentName& name) {

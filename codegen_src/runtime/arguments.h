@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/graph.h"
+#include "runtime/dense.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -22,8 +23,6 @@ struct ArgumentName {
 
   std::string operator()() const;
 };
-
-Dims ShapeOf(const DLTensor& tensor);
 
 /// The tensor must have this dtype and rank, in host memory.
 void CheckKind(const DLTensor& tensor, const ArgumentName& name);

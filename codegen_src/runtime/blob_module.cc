@@ -24,11 +24,12 @@
 #include <vector>
 
 #include "common/artifact.h"
-#include "common/graph_tables.h"
+#include "common/graph.h"
 #include "common/support/error.h"
 #include "native/blob_runner.h"
+#include "runtime/dense.h"
 #include "runtime/guarded.h"
-#include "runtime/version.h"
+#include "runtime/module.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -47,7 +48,7 @@ constexpr std::string_view kSuffixes[] = {"", ".copy_in", ".copy_out"};
 tvm_byoc_tensor TensorOf(const DLTensor& tensor) {
   for (int i = TVM_BYOC_FLOAT32; i <= TVM_BYOC_INT64; ++i) {
     if (!IsStoredAs(static_cast<DType>(i), tensor.dtype.code, tensor.dtype.bits)) continue;
-    return {static_cast<char*>(tensor.data) + tensor.byte_offset, i, tensor.ndim, tensor.shape};
+    return {DataOf(tensor), i, tensor.ndim, tensor.shape};
   }
   throw std::runtime_error(Cat("tvm_byoc_runner.h has no dtype for a tensor of ",
                                static_cast<int>(tensor.dtype.bits), " bits and DLPack's code ",
@@ -185,6 +186,20 @@ ffi::Module Named(const ffi::Module& module, const ffi::String& symbol, int64_t 
 
 ffi::Module Make(Blob blob) { return ffi::Module(ffi::make_object<BlobModule>(std::move(blob))); }
 
+ffi::Bytes BytesOf(const ffi::Module& module) { return BlobIn(module).SaveToBytes(); }
+
+ffi::Tuple<int64_t, ffi::String> RunnerCheck(const ffi::String& library,
+                                             const ffi::String& compatibility) {
+  std::string reason;
+  const int64_t fit = CheckBlob(LoadRunner(library), compatibility, &reason);
+  return ffi::Tuple<int64_t, ffi::String>(fit, reason);
+}
+
+ffi::Function RunnerLoad(const ffi::String& library, const ffi::Bytes& bytes,
+                         const ffi::String& options) {
+  return RegionIn(LoadRunner(library), {bytes.data(), bytes.size()}, options, "");
+}
+
 TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef()
       .def("ffi.Module.load_from_bytes.byoc_blob",
@@ -196,28 +211,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](const ffi::String& symbol, const ffi::String& compiler,
               const ffi::String& compatibility,
               const ffi::Bytes& bytes) { return Make({symbol, compiler, compatibility, bytes}); })
-      .def("tvm_byoc_dnnl.RunnerCheck",
-           [](const ffi::String& library, const ffi::String& compatibility) {
-             return Guarded([&] {
-               std::string reason;
-               const int64_t fit = CheckBlob(LoadRunner(library), compatibility, &reason);
-               return ffi::Tuple<int64_t, ffi::String>(fit, reason);
-             });
-           })
-      .def("tvm_byoc_dnnl.RunnerLoad",
-           [](const ffi::String& library, const ffi::Bytes& bytes, const ffi::String& options) {
-             return Guarded([&] {
-               return RegionIn(LoadRunner(library), {bytes.data(), bytes.size()}, options, "");
-             });
-           })
-      .def("tvm_byoc_dnnl.BlobBytes",
-           [](const ffi::Module& module) {
-             return Guarded([&] { return BlobIn(module).SaveToBytes(); });
-           })
-      .def("tvm_byoc_dnnl.BlobNamed",
-           [](const ffi::Module& module, const ffi::String& symbol, int64_t results) {
-             return Guarded([&] { return Named(module, symbol, results); });
-           });
+      .def("tvm_byoc_dnnl.RunnerCheck", Door(RunnerCheck))
+      .def("tvm_byoc_dnnl.RunnerLoad", Door(RunnerLoad))
+      .def("tvm_byoc_dnnl.BlobBytes", Door(BytesOf))
+      .def("tvm_byoc_dnnl.BlobNamed", Door(Named));
 }
 
 }  // namespace

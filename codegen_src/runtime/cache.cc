@@ -58,7 +58,7 @@ class CacheBuffer {
   /// element mean nothing.
   std::optional<int64_t> FirstShown(const DLTensor& tensor) const {
     if (tensor.ndim != static_cast<int>(room_.size())) return std::nullopt;
-    const auto place = static_cast<size_t>(Address(tensor) - data_);
+    const auto place = static_cast<size_t>(DataOf(tensor) - data_);
     const auto first = static_cast<int64_t>(place / SequenceBytes());
     if (place % SequenceBytes() != 0) return std::nullopt;
     const Dims strides = Strides();
@@ -93,10 +93,6 @@ class CacheBuffer {
   void Release(int64_t first, const Dims& lengths) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::copy(lengths.begin(), lengths.end(), filled_.begin() + first);
-  }
-
-  static char* Address(const DLTensor& tensor) {
-    return static_cast<char*>(tensor.data) + tensor.byte_offset;
   }
 
  private:
@@ -147,7 +143,7 @@ struct Place {
 
 /// Where the rows are that a tensor shows, if they are the first ones of sequences of a buffer.
 std::optional<Place> Find(const DLTensor& tensor, int64_t axis) {
-  const char* address = CacheBuffer::Address(tensor);
+  const char* address = DataOf(tensor);
   std::shared_ptr<CacheBuffer> buffer;
   {
     std::lock_guard<std::mutex> lock(Buffers().mutex);
@@ -194,7 +190,7 @@ void Copy(const DLTensor& from, char* to, const Dims& to_strides) {
     --outer_axes;
   }
   for (int axis = 0; axis < outer_axes; ++axis) outer *= from.shape[axis];
-  const char* source = static_cast<const char*>(from.data) + from.byte_offset;
+  const char* source = DataOf(from);
   const bool alone = outer * inner * width <= kParallelBytes;
   OnTeam(alone ? 1 : byoc_threads(), [&](int64_t part, int64_t parts) {
     for (int64_t i = outer * part / parts; i < outer * (part + 1) / parts; ++i) {
@@ -281,7 +277,7 @@ ffi::Tensor ShowCache(const ffi::Tensor& cache, int64_t axis, int64_t first,
   }
   place->first += first;
   place->buffer->Release(place->first, rows);
-  Dims shape(whole.shape, whole.shape + whole.ndim);
+  Dims shape = ShapeOf(whole);
   shape[0] = sequences;
   shape[axis] = *std::max_element(rows.begin(), rows.end());
   ClearGaps(*place, shape, rows, whole.dtype.bits / 8);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// New tensors in dense memory.
+// Tensors as DLPack describes them, and new ones in dense memory.
 #ifndef TVM_BYOC_DNNL_RUNTIME_DENSE_H_
 #define TVM_BYOC_DNNL_RUNTIME_DENSE_H_
 
@@ -22,6 +22,15 @@ struct DenseMemory {
   }
   void FreeData(DLTensor* tensor) { byoc_free(tensor->data); }
 };
+
+/// Where the elements of a tensor begin.
+inline char* DataOf(const DLTensor& tensor) {
+  return static_cast<char*>(tensor.data) + tensor.byte_offset;
+}
+
+inline Dims ShapeOf(const DLTensor& tensor) {
+  return Dims(tensor.shape, tensor.shape + tensor.ndim);
+}
 
 /// A tensor with nothing in it.
 inline tvm::ffi::Tensor DenseTensor(const Dims& shape, DLDataType dtype) {

@@ -15,8 +15,8 @@
 
 #include "common/artifact.h"
 #include "common/engine.h"
-#include "common/grant.h"
 #include "common/graph.h"
+#include "common/pace.h"
 #include "common/support/each.h"
 #include "common/support/error.h"
 #include "common/support/json.h"
@@ -25,7 +25,6 @@
 #include "runtime/guarded.h"
 #include "runtime/module.h"
 #include "runtime/threads.h"
-#include "runtime/version.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -35,61 +34,60 @@ namespace ffi = tvm::ffi;
 /// Whether an engine runs every node of each of several graphs; see Engine::Probe. Of several, one
 /// about which the engine throws has an empty answer: whoever asks about it alone gets the error.
 ffi::Array<ffi::String> Probe(const ffi::String& engine, const ffi::Array<ffi::String>& graphs) {
-  return Guarded([&] {
-    const Engine& asked = FindEngine(engine);
-    const std::vector<std::string> documents(graphs.begin(), graphs.end());
-    std::vector<ffi::String> answers(documents.size());
-    const auto ask = [&](size_t i) {
-      answers[i] = json::Value(asked.Probe(ParseGraph(documents[i]))).Dump();
-    };
-    if (documents.size() == 1) ask(0);
-    ForEach(documents.size() == 1 ? 0 : documents.size(), [&](size_t i) {
-      try {
-        ask(i);
-      } catch (...) {  // the answer stays empty
-      }
-    });
-    return ffi::Array<ffi::String>(answers.begin(), answers.end());
+  const Engine& asked = FindEngine(engine);
+  const std::vector<std::string> documents(graphs.begin(), graphs.end());
+  std::vector<ffi::String> answers(documents.size());
+  const auto ask = [&](size_t i) {
+    answers[i] = json::Value(asked.Probe(ParseGraph(documents[i]))).Dump();
+  };
+  if (documents.size() == 1) ask(0);
+  ForEach(documents.size() == 1 ? 0 : documents.size(), [&](size_t i) {
+    try {
+      ask(i);
+    } catch (...) {  // the answer stays empty
+    }
   });
+  return ffi::Array<ffi::String>(answers.begin(), answers.end());
 }
 
 /// A static graph as source, a function of TVM or stand-alone; the names of its constants are
 /// checked as for a module.
 ffi::String Emit(const ffi::String& engine, const ffi::String& graph_json,
                  const ffi::Array<ffi::String>& const_names, bool as_function) {
-  return Guarded([&] {
-    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-    if (!graph.IsStatic()) {
-      Fail(ErrorKind::kUnsupported, graph.name, ": shapes depend on ", Join(graph.symbols),
-           ", expected static ones to emit source: give them values first");
-    }
-    std::vector<std::string> names, expected;
-    for (const ffi::String& name : const_names) names.push_back(name);
-    for (const Constant& constant : graph.constants) expected.push_back(constant.name);
-    if (names != expected) {
-      Fail(ErrorKind::kGraph, graph.name, ": the constants are named ", Join(names),
-           ", in the graph ", Join(expected));
-    }
-    return ffi::String(FindEngine(engine).Emit(graph, as_function));
-  });
+  const Graph graph = ParseGraph({graph_json.data(), graph_json.size()});
+  if (!graph.IsStatic()) {
+    Fail(ErrorKind::kUnsupported, graph.name, ": shapes depend on ", Join(graph.symbols),
+         ", expected static ones to emit source: give them values first");
+  }
+  CheckConstants(graph, {const_names.begin(), const_names.end()});
+  return FindEngine(engine).Emit(graph, as_function);
 }
 
 /// Measures what an engine can choose from in a static graph.
 ffi::String MeasureCandidates(const ffi::String& engine, const ffi::String& graph_json,
                               int rounds) {
-  return Guarded([&] {
-    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-    return ffi::String(
-        json::Value(WriteKnownTimes(FindEngine(engine).MeasureCandidates(graph, rounds))).Dump());
-  });
+  const Graph graph = ParseGraph({graph_json.data(), graph_json.size()});
+  const KnownTimes times = FindEngine(engine).MeasureCandidates(graph, rounds);
+  return json::Value(WriteKnownTimes(times)).Dump();
 }
 
 /// What the choice of an engine in a static graph follows from.
 ffi::String DescribeCosts(const ffi::String& engine, const ffi::String& graph_json) {
-  return Guarded([&] {
-    const Graph graph = ParseGraph(std::string_view(graph_json.data(), graph_json.size()));
-    return ffi::String(json::Value(FindEngine(engine).DescribeCosts(graph)).Dump());
-  });
+  const Graph graph = ParseGraph({graph_json.data(), graph_json.size()});
+  return json::Value(FindEngine(engine).DescribeCosts(graph)).Dump();
+}
+
+ffi::String EngineInfo(const ffi::String& engine) {
+  return json::Value(FindEngine(engine).Info()).Dump();
+}
+
+ffi::Module Create(const ffi::String& engine, const ffi::String& symbol,
+                   const ffi::String& graph_json, const ffi::Array<ffi::String>& const_names) {
+  return NewRegionModule({symbol,
+                          graph_json,
+                          {const_names.begin(), const_names.end()},
+                          FindEngine(engine).Isa(),
+                          engine});
 }
 
 ffi::String Info() {
@@ -120,41 +118,23 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   UseTeamForTVM();
   SetEngineHelp(AskHost);
   refl::GlobalDef()
-      .def("tvm_byoc_dnnl.ModuleCreate",
-           [](const ffi::String& engine, const ffi::String& symbol, const ffi::String& graph_json,
-              const ffi::Array<ffi::String>& const_names) {
-             return Guarded([&] {
-               Artifact artifact{symbol, graph_json, {}, FindEngine(engine).Isa(), engine};
-               for (const ffi::String& name : const_names) artifact.const_names.push_back(name);
-               return NewRegionModule(std::move(artifact));
-             });
-           })
+      .def("tvm_byoc_dnnl.ModuleCreate", Door(Create))
       .def("tvm_byoc_dnnl.SaveProgram",
            [](const ffi::String& json) {
              return ffi::Bytes(SaveProgram({json.data(), json.size()}, WriterName()));
            })
-      .def("tvm_byoc_dnnl.Probe", Probe)
-      .def("tvm_byoc_dnnl.Emit", Emit)
-      .def("tvm_byoc_dnnl.MeasureCandidates", MeasureCandidates)
-      .def("tvm_byoc_dnnl.DescribeCosts", DescribeCosts)
-      .def("tvm_byoc_dnnl.EngineInfo",
-           [](const ffi::String& engine) {
-             return Guarded(
-                 [&] { return ffi::String(json::Value(FindEngine(engine).Info()).Dump()); });
-           })
-      .def("tvm_byoc_dnnl.ForgetAll", [] { return Guarded([] { ForgetAll(); }); })
+      .def("tvm_byoc_dnnl.Probe", Door(Probe))
+      .def("tvm_byoc_dnnl.Emit", Door(Emit))
+      .def("tvm_byoc_dnnl.MeasureCandidates", Door(MeasureCandidates))
+      .def("tvm_byoc_dnnl.DescribeCosts", Door(DescribeCosts))
+      .def("tvm_byoc_dnnl.EngineInfo", Door(EngineInfo))
+      .def("tvm_byoc_dnnl.ForgetAll", Door(ForgetAll))
       .def("tvm_byoc_dnnl.Info", Info)
       .def_packed("tvm_byoc_dnnl.CallWithThreads", CallWithThreads)
       .def("tvm_byoc_dnnl.MakePlans", MakePlans)
       .def("tvm_byoc_dnnl.UseCaches", UseCaches)
-      .def("tvm_byoc_dnnl.NewCache",
-           [](const ffi::Shape& room, int64_t axis, DLDataType dtype) {
-             return Guarded([&] { return NewCache(room, axis, dtype); });
-           })
-      .def("tvm_byoc_dnnl.ShowCache",
-           [](const ffi::Tensor& cache, int64_t axis, int64_t first, const ffi::Shape& lengths) {
-             return Guarded([&] { return ShowCache(cache, axis, first, lengths); });
-           });
+      .def("tvm_byoc_dnnl.NewCache", Door(NewCache))
+      .def("tvm_byoc_dnnl.ShowCache", Door(ShowCache));
 }
 
 }  // namespace

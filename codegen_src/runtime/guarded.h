@@ -9,6 +9,7 @@
 
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 #include "common/support/error.h"
 
@@ -28,6 +29,14 @@ auto Guarded(const Body& body) -> decltype(body()) {
   } catch (const std::bad_alloc&) {
     throw tvm::ffi::Error("MemoryError", "out of memory in a dnnl_byoc module", "");
   }
+}
+
+/// A function for Python whose exceptions leave like this.
+template <typename Result, typename... Args>
+auto Door(Result (*function)(Args...)) {
+  return [function](Args... args) -> Result {
+    return Guarded([&]() -> Result { return function(std::forward<Args>(args)...); });
+  };
 }
 
 }  // namespace tvm_byoc_dnnl

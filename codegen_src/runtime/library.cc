@@ -53,34 +53,33 @@ ffi::Module Load(const ffi::Function& loader, const std::string& path) {
   });
 }
 
+void Check(const ffi::String& file, const ffi::String& path, const ffi::String& key) {
+  if (std::filesystem::file_size(std::string(file)) == 0) return CheckLibrary("", path, key);
+  const auto mapped = MapFile(file);
+  CheckLibrary({mapped->data(), mapped->bytes()}, path, key);
+}
+
+/// The length of a library without its record, and its record.
+ffi::Array<ffi::Any> Record(const ffi::String& path, const ffi::String& key) {
+  const auto mapped = MapFile(path);
+  std::string_view data(mapped->data(), mapped->bytes());
+  const std::string record = RecordOf(&data, key);
+  return {static_cast<int64_t>(data.size()), ffi::Bytes(record)};
+}
+
+void WriteMark(const ffi::String& path) {
+  WriteDataObject(path, std::string(kLibraryMark), {kLibraryMark});
+}
+
 TVM_FFI_STATIC_INIT_BLOCK() {
   const auto loader = ffi::Function::GetGlobalRequired(kLoader);
   tvm::ffi::reflection::GlobalDef().def(
       "tvm_byoc_dnnl.LoadLibrary",
       [loader](const ffi::String& path) { return Load(loader, path); });
   tvm::ffi::reflection::GlobalDef()
-      .def("tvm_byoc_dnnl.CheckLibrary",
-           [](const ffi::String& file, const ffi::String& path, const ffi::String& key) {
-             Guarded([&] {
-               const bool is_empty = std::filesystem::file_size(std::string(file)) == 0;
-               const auto mapped = is_empty ? nullptr : MapFile(file);
-               const std::string_view data(is_empty ? "" : mapped->data(),
-                                           is_empty ? 0 : mapped->bytes());
-               CheckLibrary(data, path, key);
-             });
-           })
-      .def("tvm_byoc_dnnl.LibraryRecord",
-           [](const ffi::String& path, const ffi::String& key) {
-             return Guarded([&] {
-               const auto mapped = MapFile(path);
-               std::string_view data(mapped->data(), mapped->bytes());
-               const std::string record = RecordOf(&data, key);
-               return ffi::Array<ffi::Any>{static_cast<int64_t>(data.size()), ffi::Bytes(record)};
-             });
-           })
-      .def("tvm_byoc_dnnl.WriteMark", [](const ffi::String& path) {
-        return Guarded([&] { WriteDataObject(path, std::string(kLibraryMark), {kLibraryMark}); });
-      });
+      .def("tvm_byoc_dnnl.CheckLibrary", Door(Check))
+      .def("tvm_byoc_dnnl.LibraryRecord", Door(Record))
+      .def("tvm_byoc_dnnl.WriteMark", Door(WriteMark));
   auto load = [loader](const ffi::String& path, const ffi::String& format) {
     const std::optional<FileIdentity> identity = IdentityOf(path);
     if (identity && identity->sealed) return Load(loader, path);

@@ -41,14 +41,10 @@ ffi::Tensor Scalar(T value, DLDataType dtype) {
   return tensor;
 }
 
-const char* DataOf(const ffi::Tensor& tensor) {
-  return static_cast<const char*>(tensor.data_ptr()) + tensor.GetDLTensorPtr()->byte_offset;
-}
-
 template <typename T>
 T FirstOf(const ffi::Any& value) {
   T found;
-  std::memcpy(&found, DataOf(value.cast<ffi::Tensor>()), sizeof(T));
+  std::memcpy(&found, DataOf(*value.cast<ffi::Tensor>().GetDLTensorPtr()), sizeof(T));
   return found;
 }
 
@@ -61,7 +57,7 @@ class Stack {
   /// Copies a part behind the earlier ones; there will be at most `most`.
   void Add(const ffi::Tensor& part, int64_t most, const std::string& node) {
     const DLTensor& tensor = *part.GetDLTensorPtr();
-    const Dims shape(tensor.shape, tensor.shape + tensor.ndim);
+    const Dims shape = ShapeOf(tensor);
     if (count_ == 0) {
       shape_ = shape;
       bytes_ = static_cast<int64_t>(ffi::GetDataSize(tensor));
@@ -74,7 +70,7 @@ class Stack {
     }
     if (count_ == room_) Resize(std::min(2 * room_, most));
     if (bytes_ > 0) {
-      std::memcpy(static_cast<char*>(memory_.data_ptr()) + count_ * bytes_, DataOf(part), bytes_);
+      std::memcpy(static_cast<char*>(memory_.data_ptr()) + count_ * bytes_, DataOf(tensor), bytes_);
     }
     ++count_;
   }

@@ -26,7 +26,6 @@
 #include "runtime/arguments.h"
 #include "runtime/cache.h"
 #include "runtime/guarded.h"
-#include "runtime/version.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -196,7 +195,7 @@ class RegionModule final : public ffi::ModuleObj {
       ArgumentName name{graph, "output", i, graph.tensors[id]};
       const DLTensor& tensor = TensorArg(args, inputs.size() + i, name.role, i, graph.tensors[id]);
       if (caches[inputs.size() + i]) {
-        outputs[i] = static_cast<char*>(tensor.data) + tensor.byte_offset;
+        outputs[i] = DataOf(tensor);
       } else {
         outputs[i] = CheckTensor(tensor, name);
       }

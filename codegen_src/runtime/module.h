@@ -5,6 +5,8 @@
 
 #include <tvm/ffi/extra/module.h>
 
+#include <string>
+
 #include "common/artifact.h"
 
 namespace tvm_byoc_dnnl {
@@ -14,6 +16,9 @@ tvm::ffi::Module NewRegionModule(Artifact artifact);
 /// Whether calls of this thread make the plan of each new size, as Runner.warm_up demands. Returns
 /// the value that it had.
 bool MakePlans(bool make);
+
+/// This library, as saved modules name it.
+std::string WriterName();
 
 }  // namespace tvm_byoc_dnnl
 

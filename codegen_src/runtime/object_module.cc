@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "common/data_object.h"
-#include "common/output_file.h"
 #include "runtime/guarded.h"
 
 namespace tvm_byoc_dnnl {

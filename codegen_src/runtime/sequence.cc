@@ -26,15 +26,6 @@ namespace ffi = tvm::ffi;
 
 using Items = ffi::Array<ffi::Tensor>;
 
-const char* DataOf(const ffi::Tensor& tensor) {
-  return static_cast<const char*>(tensor.data_ptr()) + tensor.GetDLTensorPtr()->byte_offset;
-}
-
-Dims ShapeOf(const ffi::Tensor& tensor) {
-  const DLTensor& own = *tensor.GetDLTensorPtr();
-  return Dims(own.shape, own.shape + own.ndim);
-}
-
 int64_t Product(const Dims& dims, size_t from, size_t to) {
   int64_t product = 1;
   for (size_t i = from; i < to; ++i) product *= dims[i];
@@ -43,46 +34,47 @@ int64_t Product(const Dims& dims, size_t from, size_t to) {
 
 /// The VM takes the memory of a tensor for another one when it thinks that nobody reads it.
 ffi::Tensor CopyOf(const ffi::Tensor& tensor) {
-  ffi::Tensor copy = DenseTensor(ShapeOf(tensor), tensor.dtype());
+  ffi::Tensor copy = DenseTensor(ShapeOf(*tensor.GetDLTensorPtr()), tensor.dtype());
   const size_t bytes = ffi::GetDataSize(*tensor.GetDLTensorPtr());
-  if (bytes > 0) std::memcpy(copy.data_ptr(), DataOf(tensor), bytes);
+  if (bytes > 0) std::memcpy(copy.data_ptr(), DataOf(*tensor.GetDLTensorPtr()), bytes);
   return copy;
 }
 
-/// A position, counted from the end if it is below 0; `count` is one behind the last that there is.
-int64_t Position(const ffi::Tensor& position, int64_t count) {
+/// A position below `end`, counted from behind the items if it is below 0.
+int64_t Position(const Items& items, const ffi::Tensor& position, int64_t end) {
+  const auto count = static_cast<int64_t>(items.size());
   int64_t at;
-  std::memcpy(&at, DataOf(position), sizeof(at));
-  if (at < -count || at >= count) {
+  std::memcpy(&at, DataOf(*position.GetDLTensorPtr()), sizeof(at));
+  if (at < -count || at >= end) {
     throw ffi::Error("IndexError", Cat("the position ", at, " is out of range in a sequence"), "");
   }
   return at < 0 ? at + count : at;
 }
+int64_t Position(const Items& items, const ffi::Tensor& position) {
+  return Position(items, position, static_cast<int64_t>(items.size()));
+}
 
 Items Insert(const Items& items, const ffi::Tensor& item, const ffi::Tensor& position) {
-  const auto count = static_cast<int64_t>(items.size());
-  int64_t at;
-  std::memcpy(&at, DataOf(position), sizeof(at));
-  if (at < -count || at > count) {
-    throw ffi::Error("IndexError", Cat("the position ", at, " is out of range in a sequence"), "");
-  }
   Items longer = items;
-  longer.insert(longer.begin() + (at < 0 ? at + count : at), CopyOf(item));
+  const int64_t at = Position(items, position, static_cast<int64_t>(items.size()) + 1);
+  longer.insert(longer.begin() + at, CopyOf(item));
   return longer;
 }
 
-Items Append(Items items, const ffi::Tensor& item) {
-  items.push_back(CopyOf(item));
-  return items;
+Items Append(const Items& items, const ffi::Tensor& item) {
+  Items longer = items;
+  longer.push_back(CopyOf(item));
+  return longer;
 }
 
-Items Erase(Items items, const ffi::Tensor& position) {
-  items.erase(items.begin() + Position(position, static_cast<int64_t>(items.size())));
-  return items;
+Items Erase(const Items& items, const ffi::Tensor& position) {
+  Items fewer = items;
+  fewer.erase(fewer.begin() + Position(items, position));
+  return fewer;
 }
 
 ffi::Tensor At(const Items& items, const ffi::Tensor& position) {
-  return items[Position(position, static_cast<int64_t>(items.size()))];
+  return items[Position(items, position)];
 }
 
 ffi::Tensor Length(const Items& items) {
@@ -94,7 +86,7 @@ ffi::Tensor Length(const Items& items) {
 /// All items one behind the other along an axis, which is a new one if they are stacked.
 ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {
   if (items.empty()) Fail(ErrorKind::kInput, "a sequence without items has no concatenation");
-  Dims shape = ShapeOf(items[0]);
+  Dims shape = ShapeOf(*items[0].GetDLTensorPtr());
   const auto rank = static_cast<int64_t>(shape.size()) + (stacks ? 1 : 0);
   if (axis < 0) axis += rank;
   if (axis < 0 || axis >= rank) {
@@ -104,7 +96,7 @@ ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {
   shape[axis] = 0;
   std::vector<Dims> own;
   for (const ffi::Tensor& item : items) {
-    Dims dims = ShapeOf(item);
+    Dims dims = ShapeOf(*item.GetDLTensorPtr());
     if (stacks && static_cast<int64_t>(dims.size()) < rank) dims.insert(dims.begin() + axis, 1);
     Dims others = dims;
     if (others.size() == shape.size()) others[axis] = shape[axis];
@@ -122,8 +114,8 @@ ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {
   for (size_t i = 0; i < items.size(); ++i) {
     const int64_t bytes = own[i][axis] * width;
     for (int64_t row = 0; row < outer && bytes > 0; ++row) {
-      std::memcpy(begin + row * shape[axis] * width, DataOf(items[i]) + row * bytes,
-                  static_cast<size_t>(bytes));
+      std::memcpy(begin + row * shape[axis] * width,
+                  DataOf(*items[i].GetDLTensorPtr()) + row * bytes, static_cast<size_t>(bytes));
     }
     begin += bytes;
   }
@@ -132,8 +124,7 @@ ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
-      .def("tvm_byoc_dnnl.Copy",
-           [](const ffi::Tensor& tensor) { return Guarded([&] { return CopyOf(tensor); }); })
+      .def("tvm_byoc_dnnl.Copy", Door(CopyOf))
       .def_packed("tvm_byoc_dnnl.Sequence",
                   [](ffi::PackedArgs args, ffi::Any* result) {
                     Guarded([&] {
@@ -144,27 +135,12 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                       *result = items;
                     });
                   })
-      .def("tvm_byoc_dnnl.SequenceInsert",
-           [](const Items& items, const ffi::Tensor& item, const ffi::Tensor& position) {
-             return Guarded([&] { return Insert(items, item, position); });
-           })
-      .def("tvm_byoc_dnnl.SequenceAppend",
-           [](const Items& items, const ffi::Tensor& item) {
-             return Guarded([&] { return Append(items, item); });
-           })
-      .def("tvm_byoc_dnnl.SequenceErase",
-           [](const Items& items, const ffi::Tensor& position) {
-             return Guarded([&] { return Erase(items, position); });
-           })
-      .def("tvm_byoc_dnnl.SequenceAt",
-           [](const Items& items, const ffi::Tensor& position) {
-             return Guarded([&] { return At(items, position); });
-           })
-      .def("tvm_byoc_dnnl.SequenceLength",
-           [](const Items& items) { return Guarded([&] { return Length(items); }); })
-      .def("tvm_byoc_dnnl.SequenceConcat", [](const Items& items, int64_t axis, bool stacks) {
-        return Guarded([&] { return Concat(items, axis, stacks); });
-      });
+      .def("tvm_byoc_dnnl.SequenceInsert", Door(Insert))
+      .def("tvm_byoc_dnnl.SequenceAppend", Door(Append))
+      .def("tvm_byoc_dnnl.SequenceErase", Door(Erase))
+      .def("tvm_byoc_dnnl.SequenceAt", Door(At))
+      .def("tvm_byoc_dnnl.SequenceLength", Door(Length))
+      .def("tvm_byoc_dnnl.SequenceConcat", Door(Concat));
 }
 
 }  // namespace

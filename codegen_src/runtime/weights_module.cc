@@ -27,10 +27,11 @@
 #include "common/artifact.h"
 #include "common/data_object.h"
 #include "common/mapped.h"
+#include "common/support/bytes.h"
 #include "common/support/error.h"
-#include "common/support/xxhash.h"
+#include "runtime/dense.h"
 #include "runtime/guarded.h"
-#include "runtime/version.h"
+#include "runtime/module.h"
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -38,7 +39,7 @@ namespace {
 namespace ffi = tvm::ffi;
 
 std::string_view BytesOf(const DLTensor& tensor) {
-  return {static_cast<const char*>(tensor.data) + tensor.byte_offset, ffi::GetDataSize(tensor)};
+  return {DataOf(tensor), ffi::GetDataSize(tensor)};
 }
 
 /// A tensor over a part of mapped data; its pages are released together with the tensor.
@@ -67,7 +68,7 @@ WeightsTable::Entry Describe(const std::string& name, const DLTensor& tensor) {
   entry.name = name;
   entry.dtype_code = static_cast<uint8_t>(tensor.dtype.code);
   entry.dtype_bits = static_cast<uint8_t>(tensor.dtype.bits);
-  entry.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  entry.shape = ShapeOf(tensor);
   entry.bytes = ffi::GetDataSize(tensor);
   return entry;
 }
@@ -278,43 +279,41 @@ ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
                           const ffi::Map<ffi::String, ffi::Array<ffi::String>>& regions,
                           const ffi::Map<ffi::String, ffi::String>& getters,
                           const ffi::Array<ffi::Module>& modules) {
-  return Guarded([&] {
-    WeightsTable table;
-    std::map<std::string, uint32_t> index;
-    ffi::Array<ffi::Tensor> stored;
-    for (size_t i = 0; i < names.size(); ++i) {
-      WeightsTable::Entry described = Describe(names[i], *tensors[i].GetDLTensorPtr());
-      const auto same = std::find_if(
-          table.entries.begin(), table.entries.end(), [&](const WeightsTable::Entry& other) {
-            return SameType(described, other) &&
-                   BytesOf(*tensors[i].GetDLTensorPtr()) ==
-                       BytesOf(*stored[&other - table.entries.data()].GetDLTensorPtr());
-          });
-      index[names[i]] = static_cast<uint32_t>(same - table.entries.begin());
-      if (same != table.entries.end()) continue;  // tied weights are stored once
-      table.entries.push_back(std::move(described));
-      stored.push_back(tensors[i]);
-    }
-    StoredWeights::Place(table);
-    auto entry = [&](const std::string& name) {
-      auto found = index.find(name);
-      if (found == index.end()) Fail(ErrorKind::kInput, "no constant is named \"", name, "\"");
-      return found->second;
-    };
-    for (const auto& [symbol, wanted] : regions) {
-      WeightsTable::Region region{symbol, {}};
-      for (const ffi::String& name : wanted) region.entries.push_back(entry(name));
-      table.regions.push_back(std::move(region));
-    }
-    for (const auto& [symbol, name] : getters) table.getters.push_back({symbol, entry(name)});
+  WeightsTable table;
+  std::map<std::string, uint32_t> index;
+  ffi::Array<ffi::Tensor> stored;
+  for (size_t i = 0; i < names.size(); ++i) {
+    WeightsTable::Entry described = Describe(names[i], *tensors[i].GetDLTensorPtr());
+    const auto same = std::find_if(
+        table.entries.begin(), table.entries.end(), [&](const WeightsTable::Entry& other) {
+          return SameType(described, other) &&
+                 BytesOf(*tensors[i].GetDLTensorPtr()) ==
+                     BytesOf(*stored[&other - table.entries.data()].GetDLTensorPtr());
+        });
+    index[names[i]] = static_cast<uint32_t>(same - table.entries.begin());
+    if (same != table.entries.end()) continue;  // tied weights are stored once
+    table.entries.push_back(std::move(described));
+    stored.push_back(tensors[i]);
+  }
+  StoredWeights::Place(table);
+  auto entry = [&](const std::string& name) {
+    auto found = index.find(name);
+    if (found == index.end()) Fail(ErrorKind::kInput, "no constant is named \"", name, "\"");
+    return found->second;
+  };
+  for (const auto& [symbol, wanted] : regions) {
+    WeightsTable::Region region{symbol, {}};
+    for (const ffi::String& name : wanted) region.entries.push_back(entry(name));
+    table.regions.push_back(std::move(region));
+  }
+  for (const auto& [symbol, name] : getters) table.getters.push_back({symbol, entry(name)});
 
-    auto kept = std::make_shared<const StoredWeights>(std::move(table), std::move(stored));
-    ffi::Module data(ffi::make_object<WeightsDataModule>(kept));
-    ffi::Module weights(ffi::make_object<WeightsModule>(kept));
-    weights->ImportModule(data);
-    for (const ffi::Module& module : modules) weights->ImportModule(module);
-    return weights;
-  });
+  auto kept = std::make_shared<const StoredWeights>(std::move(table), std::move(stored));
+  ffi::Module data(ffi::make_object<WeightsDataModule>(kept));
+  ffi::Module weights(ffi::make_object<WeightsModule>(kept));
+  weights->ImportModule(data);
+  for (const ffi::Module& module : modules) weights->ImportModule(module);
+  return weights;
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -326,7 +325,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                    LoadWeightsTable(std::string_view(bytes.data(), bytes.size()))));
              });
            })
-      .def("tvm_byoc_dnnl.WeightsModuleCreate", CreateWeights)
+      .def("tvm_byoc_dnnl.WeightsModuleCreate", Door(CreateWeights))
       .def("tvm_byoc_dnnl.Checksum", [](const ffi::Tensor& dense) {
         return static_cast<int64_t>(Xxh64(BytesOf(*dense.GetDLTensorPtr())));
       });

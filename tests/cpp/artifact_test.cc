@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "common/data_object.h"
-#include "common/support/xxhash.h"
+#include "common/support/bytes.h"
 
 namespace {
 

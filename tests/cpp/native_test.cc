@@ -11,7 +11,6 @@
 #include "check.h"
 #include "common/data_object.h"
 #include "common/support/bytes.h"
-#include "common/support/xxhash.h"
 #include "native/model.h"
 #include "native/program.h"
 #include "native/tvm_byoc_runtime.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernel_check.h"
-#include "kernels/byoc_product_plan.h"
+#include "kernels/byoc_product.h"
 
 struct Parts {
   static constexpr double kEpsilon = 1e-3;

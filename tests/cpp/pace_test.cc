@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "check.h"
-#include "common/grant.h"
 
 namespace {
 

@@ -77,7 +77,8 @@ Outcome Run(const Convolution& c, const Way& way, int64_t cache, bool over_outpu
   Params<byoc_winograd_params> w(c, way.isa);
   w->m = way.m;
   w->late = way.late;
-  way.form->plan(&*w, c.threads, cache);
+  const byoc_caches caches = {cache, 16 << 20, 1 << 19};
+  way.form->plan(&*w, c.threads, &caches);
   w->over_outputs = over_outputs;
   return Convolve(
       c, &w,

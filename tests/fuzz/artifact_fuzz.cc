@@ -4,7 +4,6 @@
 #include "common/artifact.h"
 #include "common/support/bytes.h"
 #include "common/support/error.h"
-#include "common/support/xxhash.h"
 #include "fuzz.h"
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/graph_tables.h"
+#include "common/graph.h"
 #include "common/support/error.h"
 #include "common/support/json.h"
 #include "fuzz.h"

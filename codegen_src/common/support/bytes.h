@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "byoc_checksum.h"
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -56,6 +57,9 @@ class ByteReader {
  private:
   std::string_view bytes_;
 };
+
+/// XXH64 with seed 0: a checksum that is computed as fast as memory is read.
+inline uint64_t Xxh64(std::string_view bytes) { return byoc_checksum(bytes.data(), bytes.size()); }
 
 }  // namespace tvm_byoc_dnnl
 

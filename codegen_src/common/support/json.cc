@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/support/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <system_error>
 #include <unordered_set>
-
-#include "common/support/error.h"
 
 namespace tvm_byoc_dnnl::json {
 namespace {
@@ -314,3 +314,93 @@ Value Parse(std::string_view text, const Limits& limits) {
 }
 
 }  // namespace tvm_byoc_dnnl::json
+
+namespace tvm_byoc_dnnl {
+namespace {
+
+/// What stands before the next space, which is taken away with it. A stream of each list would take
+/// longer than all else that is read of a small graph.
+std::string_view NextWord(std::string_view* text) {
+  const std::string_view word = text->substr(0, text->find(' '));
+  text->remove_prefix(std::min(word.size() + 1, text->size()));
+  return word;
+}
+
+template <typename T>
+std::vector<T> AsList(const json::Value& value, const std::string& where,
+                      T (*as)(const json::Value&, const std::string&)) {
+  std::vector<T> result;
+  for (const json::Value& item : AsArray(value, where)) result.push_back(as(item, where));
+  return result;
+}
+
+std::string AsText(const json::Value& value, const std::string& where) {
+  return AsString(value, where);
+}
+
+}  // namespace
+
+std::vector<std::string> Words(const char* text) {
+  std::vector<std::string> words;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view word = NextWord(&rest);
+    if (!word.empty()) words.emplace_back(word);
+  }
+  return words;
+}
+
+bool HasWord(std::string_view text, std::string_view word) {
+  while (!text.empty()) {
+    if (NextWord(&text) == word) return !word.empty();
+  }
+  return false;
+}
+
+const json::Object& AsObject(const json::Value& value, const std::string& where) {
+  return As<json::Object>(value, "an object", where);
+}
+const json::Array& AsArray(const json::Value& value, const std::string& where) {
+  return As<json::Array>(value, "an array", where);
+}
+const std::string& AsString(const json::Value& value, const std::string& where) {
+  return As<std::string>(value, "a string", where);
+}
+int64_t AsInteger(const json::Value& value, const std::string& where) {
+  return As<int64_t>(value, "an integer", where);
+}
+
+double AsNumber(const json::Value& value, const std::string& where) {
+  if (const int64_t* integer = value.As<int64_t>()) return static_cast<double>(*integer);
+  if (const std::string* word = value.As<std::string>()) {
+    if (*word == "inf") return std::numeric_limits<double>::infinity();
+    if (*word == "-inf") return -std::numeric_limits<double>::infinity();
+    if (*word == "nan") return std::numeric_limits<double>::quiet_NaN();
+  }
+  return As<double>(value, "a number, \"inf\", \"-inf\" or \"nan\"", where);
+}
+
+const json::Value& Field(const json::Object& object, const char* name, const std::string& where) {
+  const json::Value* value = json::Find(object, name);
+  if (value == nullptr) Fail(ErrorKind::kGraph, where, ": the field \"", name, "\" is missing");
+  return *value;
+}
+
+void AllowOnly(const json::Object& object, const char* names, const std::string& where) {
+  for (const json::Member& member : object) {
+    if (!HasWord(names, member.first)) {
+      Fail(ErrorKind::kGraph, where, ": unknown field \"", member.first, "\", expected ", names);
+    }
+  }
+}
+
+std::vector<int64_t> AsIntegers(const json::Value& value, const std::string& where) {
+  return AsList(value, where, AsInteger);
+}
+std::vector<double> AsNumbers(const json::Value& value, const std::string& where) {
+  return AsList(value, where, AsNumber);
+}
+std::vector<std::string> AsStrings(const json::Value& value, const std::string& where) {
+  return AsList(value, where, AsText);
+}
+
+}  // namespace tvm_byoc_dnnl
