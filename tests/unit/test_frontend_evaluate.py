@@ -73,7 +73,9 @@ def valued(op: str, inputs: list[np.ndarray], attrs: dict[str, Any], opset: int 
     entry = entry_of("", op, opset)
     assert entry is not None and entry.value is not None
     given = [Value(known=array) for array in inputs]
-    found: Any = entry.value(Node(op, "", opset, op, given, attrs))
+    node = Node(op, "", opset, op, given, attrs)
+    standard.take_inputs(node)
+    found: Any = entry.value(node)
     return found.known if isinstance(found, Value) else found
 
 

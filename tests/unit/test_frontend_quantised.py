@@ -95,6 +95,10 @@ def test_qlinear_matmul(op: str) -> None:
         ("QLinearSigmoid", {}),
         ("QLinearLeakyRelu", {"alpha": 0.2}),
         ("QLinearAveragePool", {"kernel_shape": [2, 2]}),
+        (
+            "QLinearAveragePool",
+            {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [0, 1, 0, 1], "ceil_mode": 1, "count_include_pad": 1},
+        ),
         ("QLinearGlobalAveragePool", {}),
     ],
 )

@@ -16,10 +16,10 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx, topi
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import InputError
+from ..ir.statements import stage
 from ..ir.tvm_compat import dtype_of, substitute
 
 # One thread at a time builds TE: TVM keeps the tag of the op under construction in a global of the process.
@@ -127,23 +127,16 @@ def _scan(binary: Callable[[Any, Any], Any], first: int) -> Any:
         lines = before * topi.utils.prod(data.shape[axis + 1 :])
         behind = tirx.max(topi.utils.prod(data.shape[axis + 1 :]), 1)  # to divide by, where there is no line
 
-        def body(source: Any, out: Any) -> Any:
-            with IRBuilder() as ib, T.parallel(0, lines) as line:
+        def write(source: Any, out: Any) -> None:
+            with T.parallel(0, lines) as line:
                 start = line // behind * size * behind + line % behind
                 with T.serial(0, size) as k:
                     here = start + k * behind
                     read = here - behind if attrs.exclusive else here
                     begin = tirx.const(first, dtype) if attrs.exclusive else source[here].astype(dtype)
                     out[here] = tirx.if_then_else(k == 0, begin, binary(out[here - behind], source[read].astype(dtype)))
-            return ib.get()
 
-        return te.extern(
-            [data.shape],
-            [data],
-            lambda ins, outs: body(T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])),
-            out_buffers=[tirx.decl_buffer(data.shape, dtype, "scanned")],
-            name="scan",
-        )
+        return stage("scan", write, [data], [(data.shape, dtype)])
 
     return compute
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import InputError, UnsupportedError
 from ..ir.relax_utils import shape_dims
+from ..ir.statements import emitted, stage
 from ..ir.tvm_compat import analyzer, dtype_of
 from .table import Operator, attributes_of, declare, inputs_of
 
@@ -128,7 +128,7 @@ def _dims(layer: Layer) -> tuple[Any, Any, Any, str]:
     return steps, batch, sizes[2], dtype_of(source.ty)
 
 
-def _check(layer: Layer, op: str, attributes: Mapping[str, Any]) -> None:
+def _check_sizes(layer: Layer, op: str, attributes: Mapping[str, Any]) -> None:
     """Compare the sizes that are numbers; those that are open are compared where they are known."""
     _, batch, hidden, _ = _dims(layer)
     size, count = (shape_dims(layer.inputs["source"].ty) or [None])[-1], len(layer.directions)
@@ -150,7 +150,7 @@ def _check(layer: Layer, op: str, attributes: Mapping[str, Any]) -> None:
 def _types(call: Any) -> list[Any]:
     layer = layer_of(call)
     steps, batch, hidden, dtype = _dims(layer)
-    _check(layer, call.op.name.removeprefix("onnx."), attributes_of(call))
+    _check_sizes(layer, call.op.name.removeprefix("onnx."), attributes_of(call))
     count = len(layer.directions)
     every, last = [steps, count, batch, hidden], [count, batch, hidden]
     if layer.batch_major:
@@ -172,10 +172,6 @@ def _build(bb: relax.BlockBuilder, call: Any, _node: str) -> Sequence[Any]:
         axes = [[2, 0, 1, 3], [1, 0, 2], [1, 0, 2]]
         results = [bb.emit(relax.op.permute_dims(r, a)) for r, a in zip(results, axes, strict=False)]
     return results
-
-
-#: TVM's kind of a function that is fused with nothing
-_OPAQUE = 8
 
 
 #: a number in the dtype that is computed in
@@ -242,44 +238,35 @@ def loop(bb: relax.BlockBuilder, what: Layer, values: Mapping[str, Any]) -> Any:
         (steps, batch, _), count = source.shape, len(what.directions)
         wide = "float64" if source.dtype == "float64" else "float32"
         shapes = [[steps, count, batch, hidden], *[[count, batch, hidden]] * 2, [count, batch, _ROWS, hidden]]
-        dtypes = [source.dtype] * 3 + [wide]
-        outs = [tirx.decl_buffer(s, d, f"out{i}", layout=None) for i, (s, d) in enumerate(zip(shapes, dtypes))]
-        return te.extern(
-            shapes,
-            list(tensors),
-            lambda ins, outs: _body(what, dict(zip(names, ins, strict=True)), outs, wide),
-            out_buffers=outs,
-            name="recurrent",
-        )
 
-    attrs = {"op_pattern": _OPAQUE}
-    return bb.emit(bb.call_te(kernel, *values.values(), primfunc_name_hint="recurrent_loop", primfunc_attrs=attrs))
+        def write(*buffers: Any) -> None:
+            """Each sequence of each direction, from its first step to its last."""
+            data, outs = dict(zip(names, buffers, strict=False)), buffers[len(names) :]
+            _check_shapes(what, given)
+            if "lengths" in given:
+                with T.serial(0, batch) as b:
+                    length = data["lengths"][b]
+                    message = "a sequence length is below 0 or above the number of steps"
+                    _check(tirx.all(length >= 0, length <= steps), message, "IndexError")
+            for d in range(count):
+                with T.parallel(0, batch) as b:
+                    _Sequence(what, given, data, outs, wide, d, b).write()
+
+        return stage("recurrent", write, tensors, list(zip(shapes, [source.dtype] * 3 + [wide], strict=True)))
+
+    return emitted(bb, "recurrent_loop", kernel, *values.values())
 
 
 #: rows of the numbers that a sequence works with: four gates, the state, the cell
 _STATE, _CELL, _ROWS = 4, 5, 6
 
 
-def _body(what: Layer, given: Mapping[str, Any], outs: Sequence[Any], wide: str) -> Any:
-    """Each sequence of each direction, from its first step to its last."""
-    data = {role: T.buffer_proxy(buffer) for role, buffer in given.items()}
-    steps, batch = given["source"].shape[:2]
-    parts = [*_checks(what, given)]
-    if "lengths" in given:
-        with IRBuilder() as ib, T.serial(0, batch) as b:
-            length = data["lengths"][b]
-            message = "a sequence length is below 0 or above the number of steps"
-            with T.Assert(tirx.all(length >= 0, length <= steps), message, "IndexError"):
-                T.evaluate(0)
-        parts.append(ib.get())
-    for d in range(len(what.directions)):
-        with IRBuilder() as ib, T.parallel(0, batch) as b:
-            _Sequence(what, given, data, outs, wide, d, b).write()
-        parts.append(ib.get())
-    return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
+def _check(condition: Any, message: str, kind: str) -> None:
+    with T.Assert(condition, message, kind):
+        T.evaluate(0)
 
 
-def _checks(what: Layer, given: Mapping[str, Any]) -> Iterator[Any]:
+def _check_shapes(what: Layer, given: Mapping[str, Any]) -> None:
     """Nothing is read beyond the end of an input, whose open sizes only a call knows."""
     _, batch, size = given["source"].shape
     expected = shapes(len(what.directions), what.gates, batch, size, given["recurrent"].shape[2])
@@ -289,9 +276,7 @@ def _checks(what: Layer, given: Mapping[str, Any]) -> Iterator[Any]:
         open_pairs = [got == want for got, want in pairs if not known.can_prove_equal(got, want)]
         if open_pairs:
             message = f"the shape of the {role} of a recurrent layer does not fit its source"
-            with IRBuilder() as ib, T.Assert(tirx.all(*open_pairs), message, "ByocInputValueError"):
-                T.evaluate(0)
-            yield ib.get()
+            _check(tirx.all(*open_pairs), message, "ByocInputValueError")
 
 
 class _Sequence:
@@ -303,8 +288,8 @@ class _Sequence:
         self.what, self.data, self.d, self.b, self.wide = what, data, d, b, wide
         self.steps, _, self.input = given["source"].shape
         self.hidden = given["recurrent"].shape[2]
-        self.every, self.last_state, self.last_cell, self.work = map(T.buffer_proxy, outs)
-        self.dtype = outs[0].dtype
+        self.every, self.last_state, self.last_cell, self.work = outs
+        self.dtype = given["source"].dtype
         each = len(what.curves) // len(what.directions)
         self.curves = what.curves[d * each : (d + 1) * each]
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - tells NumPy the names of its dtypes
 import numpy as np
 import tvm
 from onnx import TensorProto, helper
@@ -50,7 +51,7 @@ class Emit:
         """A constant, which is not emitted until something reads it."""
         array = np.asarray(numbers)
         if dtype is not None and dtype != str(array.dtype):
-            array = array.astype(np_dtype(dtype))
+            array = array.astype(np.dtype(dtype))
         return Value(known=array)
 
     def tensor(self, x: Operand, like: Value | None = None) -> Any:
@@ -146,7 +147,10 @@ class Emit:
             EMITTING.reset(token)
             self.node = outer
 
-    def concat(self, parts: Sequence[Operand], axis: int) -> Value:
+    def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        """The parts one behind the other; a single part is itself."""
+        if len(parts) == 1:
+            return parts[0]
         return self.value(relax.op.concat([self.tensor(part) for part in parts], axis))
 
     def stack(self, parts: Sequence[Operand], axis: int) -> Value:
@@ -298,21 +302,11 @@ def _function(name: str) -> Callable[..., Any]:
     raise AttributeError(f"Relax has no operator {name}")
 
 
-def np_dtype(dtype: str) -> np.dtype:
-    """NumPy's dtype of TVM's name; those that NumPy does not have are of ml_dtypes."""
-    try:
-        return np.dtype(dtype)
-    except TypeError:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, dtype))
-
-
 def elem_type(dtype: str) -> int:
     """ONNX's element type, 0 when it is unknown."""
     if dtype in ("", "object"):
         return TensorProto.STRING if dtype else TensorProto.UNDEFINED
-    return int(helper.np_dtype_to_tensor_dtype(np_dtype(dtype)))
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 def _settled(known: Sequence[Sequence[Size]], new: Sequence[Sequence[Size]]) -> list[list[Size]]:

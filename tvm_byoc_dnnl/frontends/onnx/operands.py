@@ -19,7 +19,7 @@ from .value import Node
 _AXIS = frozenset(
     {
         *("ArgMax", "ArgMin", "Compress", "Concat", "Gather", "GatherElements", "Hardmax", "LogSoftmax"),
-        *("LpNormalization", "Scatter", "ScatterElements", "Softmax", "Split", "TopK", "Unique"),
+        *("LpNormalization", "Scatter", "ScatterElements", "Softmax", "Split", "SplitToSequence", "TopK", "Unique"),
     }
 )
 #: operators that list axes, as an attribute or as their second input
@@ -55,13 +55,9 @@ def _wrong_axes(node: Node) -> Iterator[str]:
     dims = _dims(node) if node.op in _AXIS or node.op in _AXES else None
     if dims is None:
         return
-    if node.op in _AXIS:
-        found = [node.attrs.get("axis", 0)]
-    else:
-        given = _constant(node, 1)
-        found = [*(node.attrs.get("axes") or ()), *(() if given is None else given.tolist())]
+    given = np.array([node.attrs.get("axis", 0)]) if node.op in _AXIS else _constant(node, 1)
     rank = max(len(dims), 1)
-    for axis in found:
+    for axis in () if given is None else given.tolist():
         if not -rank <= axis < rank:
             yield f"has the axis {axis}; expected {-rank} to {rank - 1}, because its input has {len(dims)} axes"
 
@@ -103,9 +99,7 @@ def _reshape(node: Node) -> Iterator[str]:
 
 def _pad(node: Node) -> Iterator[str]:
     """Widths, which may be below 0."""
-    given = node.attrs.get("pads", node.attrs.get("paddings", []))
-    value = _constant(node, 1) if len(node.inputs) > 1 else np.array(given)
-    dims, axes = _dims(node), _constant(node, 3)
+    value, dims, axes = _constant(node, 1), _dims(node), _constant(node, 3)
     if value is None or dims is None or (axes is None and node.input(3) is not None):
         return
     along = range(len(dims)) if axes is None else [int(a) % max(len(dims), 1) for a in axes]
@@ -127,8 +121,6 @@ def _pad(node: Node) -> Iterator[str]:
 def _resize(node: Node) -> Iterator[str]:
     last = node.op == "Upsample" or len(node.inputs) < 3
     factors = _constant(node, 1 if last else 2)
-    if factors is None and node.op == "Upsample" and node.attrs.get("scales") is not None:
-        factors = np.array(node.attrs["scales"])
     if factors is not None and factors.size:
         if not (np.isfinite(factors).all() and (factors > 0).all()):
             yield f"has scales {factors.tolist()}; expected numbers above 0"
@@ -166,8 +158,7 @@ def _one_hot(node: Node) -> Iterator[str]:
 
 
 def _split(node: Node) -> Iterator[str]:
-    parts = _constant(node, 1) if len(node.inputs) > 1 else None
-    value, dims = parts if parts is not None else node.attrs.get("split"), _dims(node)
+    value, dims = _constant(node, 1), _dims(node)
     if value is None:
         return
     sizes = [int(v) for v in value]
@@ -179,8 +170,7 @@ def _split(node: Node) -> Iterator[str]:
 
 
 def _top(node: Node) -> Iterator[str]:
-    count = _constant(node, 1) if len(node.inputs) > 1 else np.array([node.attrs.get("k", 0)])
-    dims = _dims(node)
+    count, dims = _constant(node, 1), _dims(node)
     if count is None or count.size != 1:
         return
     size = dims[node.attrs.get("axis", -1)] if dims else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from typing import Any
 
@@ -12,8 +13,8 @@ from onnx import defs, helper, numpy_helper
 
 from .emit import elem_type
 from .ops.shapes import MOST
-from .structure import graphs_of
-from .value import Node, Type
+from .structure import REDUCED, graphs_of
+from .value import Node, Type, Value, decoded
 
 _NEVER = frozenset(
     {
@@ -24,6 +25,44 @@ _NEVER = frozenset(
 )
 #: operators that make more elements than they read; of those that do not, few inputs have few results
 _EXPANDING = frozenset({"ConstantOfShape", "Expand", "Gather", "Pad", "Range", "Resize", "Tile", "Upsample"})
+
+#: operators of which attributes became inputs: the version of that, and the input that each is since
+_BECAME_INPUTS: dict[str, tuple[int, dict[str, int]]] = {
+    "Clip": (11, {"min": 1, "max": 2}),
+    "DFT": (20, {"axis": 2}),
+    "Pad": (11, {"pads": 1, "paddings": 1, "value": 2}),
+    "Reshape": (5, {"shape": 1}),
+    "Slice": (10, {"starts": 1, "ends": 2, "axes": 3}),
+    "Split": (13, {"split": 1}),
+    "TopK": (10, {"k": 1}),
+    "Upsample": (9, {"scales": 1}),
+    **{f"Reduce{kind}": (18, {"axes": 1}) for kind in REDUCED},
+    **dict.fromkeys(("ReduceSum", "Squeeze", "Unsqueeze"), (13, {"axes": 1})),
+}
+
+
+def take_inputs(node: Node) -> None:
+    """Bring a node into its form since attributes of it became inputs, whose rules hold for it from here on."""
+    since, places = _BECAME_INPUTS.get(node.op, (0, {}))
+    is_old = node.opset < since
+    if node.domain or not (is_old or places.keys() & node.attrs.keys()):
+        return
+    for name, place in places.items():
+        given = node.attrs.pop(name, _usual(node.op, node.opset, name) if is_old else None)
+        if given is not None and node.input(place) is None:
+            numbers = np.asarray(given)
+            of_reals = node.needed(0).dtype if node.op in ("Clip", "Pad") else "float32"
+            is_real = numbers.dtype.kind == "f" and numbers.size
+            node.inputs += [None] * (place + 1 - len(node.inputs))
+            node.inputs[place] = Value(known=numbers.astype(of_reals if is_real else "int64"))
+    node.opset = max(node.opset, since)
+
+
+@functools.cache
+def _usual(op: str, opset: int, name: str) -> Any:
+    """The default of an attribute, if it has one."""
+    declared = defs.get_schema(op, opset).attributes.get(name) if defs.has(op, opset) else None
+    return decoded(declared.default_value) if declared is not None and declared.default_value.type else None
 
 
 def folded(node: Node) -> list[np.ndarray | None] | None:
@@ -38,7 +77,7 @@ def folded(node: Node) -> list[np.ndarray | None] | None:
     given: dict[str, Any] = {name: value.known for name, value in there.items()}
     names = [name if name in given else "" for name in (f"x{i}" for i in range(len(node.inputs)))]
     alone = helper.make_node(node.op, names, [f"y{i}" for i in range(len(node.wanted))])
-    alone.attribute.extend(node.proto.attribute)
+    alone.attribute.extend(a for a in node.proto.attribute if a.name in node.attrs)
     if _is_small(node, alone, {name: value.type for name, value in there.items()}, given):
         with contextlib.suppress(Exception):  # no implementation, or a broken model: the conversion says more about it
             return _by_reference(node, alone, given)

@@ -5,13 +5,11 @@ ONNX's checker is not used: it refuses models that ONNX Runtime runs, and its me
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -62,7 +60,6 @@ def check_structure(model: onnx.ModelProto, apart: Collection[str] = ()) -> None
     known |= {t.values.name for t in graph.sparse_initializer}
     _check_names(graph)
     _check_graph(graph, known, opset, 0)
-    _check_order(graph)
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
@@ -122,22 +119,6 @@ def _check_graph(graph: onnx.GraphProto, known: Collection[str], opset: int, dep
     for output in graph.output:
         if output.name not in defined or not output.name:
             raise InputError(f"the output `{output.name}` is made by no node; expected one with an output of this name")
-
-
-def _check_order(graph: onnx.GraphProto) -> None:
-    """Nodes may stand in any order, but none may need its own result."""
-    maker = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-    reads = ((*node.input, *captured(node)) for node in graph.node)
-    sorter = TopologicalSorter({i: {maker[n] for n in names if n in maker} for i, names in enumerate(reads)})
-    with contextlib.suppress(CycleError):  # the nodes outside of the cycle are given nevertheless
-        sorter.prepare()
-    left = set(range(len(graph.node)))
-    while ready := sorter.get_ready():
-        left.difference_update(ready)
-        sorter.done(*ready)
-    if left:
-        names = [_where(graph.node[i]) for i in sorted(left)][:3]
-        raise InputError(f"nodes of the ONNX model need each other's results, or wait for such: {', '.join(names)}")
 
 
 def _check_attributes(node: onnx.NodeProto, opset: int) -> None:
@@ -296,7 +277,10 @@ def nodes_in(part: Any) -> list[onnx.NodeProto]:
 def in_order(
     nodes: list[onnx.NodeProto], results: Iterable[str], reads: Callable[[onnx.NodeProto], Iterable[str]]
 ) -> list[onnx.NodeProto]:
-    """Nodes after those whose results they read, without those that none of the ``results`` needs."""
+    """Nodes, in any order, after those whose results they read, without those that none of the ``results`` needs.
+
+    An `InputError` names nodes that need their own results.
+    """
     maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     order: list[onnx.NodeProto] = []
     state: dict[int, bool] = {}  # False while the node's own inputs are being placed
@@ -312,6 +296,8 @@ def in_order(
                 continue
             state[index] = False
             needed = [maker[n] for n in reads(nodes[index]) if n in maker]
-            # A node that is being placed already and is needed again closes a cycle, which has been reported.
+            if (again := next((i for i in needed if not state.get(i, True)), None)) is not None:
+                names = [_where(nodes[i]) for i in stack[stack.index(again) :] if not state.get(i, True)]
+                raise InputError(f"nodes of the ONNX model need each other's results: {', '.join(names[:3])}")
             stack.extend(i for i in reversed(needed) if i not in state)
     return order

@@ -197,6 +197,16 @@ def numbers(values: Sequence[Size], shape: Sequence[int] | None = None) -> np.nd
     return array if shape is None else array.reshape(shape)
 
 
+def whole(size: Size) -> Value:
+    """An integer or an open size as a scalar, int64."""
+    return Value(known=numbers([size], ()), dtype="int64")
+
+
+def listed(*sizes: Size) -> Value:
+    """Integers and open sizes as a vector, int64."""
+    return Value(known=numbers(sizes), dtype="int64")
+
+
 class Node:
     """One node, with the values that it reads; ``opset`` is the version that the graph around it imports."""
 
@@ -240,6 +250,10 @@ class Node:
         self.read.add(name)
         return self.attrs.get(name, default)
 
+    def unused(self, *names: str) -> None:
+        """Take note of attributes that change nothing here; others that are not read are refused."""
+        self.read.update(names)
+
     def known(self, i: int, what: str = "") -> np.ndarray:
         """The numbers of an input, which must be known when the model is compiled."""
         value = self.needed(i)
@@ -252,13 +266,6 @@ class Node:
     def ints(self, i: int, what: str = "") -> list[Any] | None:
         """The integers and open sizes of an input as a flat list; ``None`` where it is left out."""
         return None if self.input(i) is None else list(self.known(i, what).reshape(-1).tolist())
-
-    def attr_or_input(self, name: str, i: int) -> list[Any] | None:
-        """Integers that older versions have as an attribute and newer ones as an input."""
-        given = self.attr(name)
-        if given is not None:
-            return list(given) if isinstance(given, tuple) else [given]
-        return self.ints(i, name)
 
     @property
     def what(self) -> str:

@@ -14,17 +14,17 @@ from tvm import relax, tirx
 from ...core.arrays import STORED
 from ...core.errors import UnsupportedError
 from ...core.limits import MOST_NESTED
-from ...core.tvm_fast import is_a, items
-from ...ir.relax_utils import NODES_ATTR, shape_dims
+from ...core.tvm_fast import is_a
+from ...ir.relax_utils import NODES_ATTR, bindings_of, shape_dims
 from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
 from ...whole import operator as whole_operator
 from .dim import Dim, Undecided
-from .emit import NEWEST_USED, Emit, np_dtype
+from .emit import NEWEST_USED, Emit
 from .operands import check_operands
 from .ops import branches, loops
 from .scope import Again, Boundary, PlainBlocks, Plan, Scope, opsets_of
-from .standard import definition_of, folded, has_definition
+from .standard import definition_of, folded, has_definition, take_inputs
 from .structure import DEFAULT_DOMAINS
 from .table import NEWEST, Entry, entries, entry_of, outputs
 from .value import Node, Value, Ways, decoded, dense
@@ -89,16 +89,15 @@ def _nodes_by_variable(func: relax.Function, node_of: Mapping[str, str]) -> dict
     """Variable to node, for every variable of the imported function that comes from a node with a name."""
     found: dict[str, str] = {}
     waiting: list[str] = []
-    for block in items(func.body.blocks):
-        for binding in items(block.bindings):
-            name = var_name(binding.var)
-            if is_a(binding.value, relax.Var) and var_name(binding.value) in found:
-                found[name] = found[var_name(binding.value)]
-                continue
-            waiting.append(name)
-            if name in node_of:
-                found.update(dict.fromkeys(waiting, node_of[name]))
-                waiting = []
+    for var, value in bindings_of(func):
+        name = var_name(var)
+        if is_a(value, relax.Var) and var_name(value) in found:
+            found[name] = found[var_name(value)]
+            continue
+        waiting.append(name)
+        if name in node_of:
+            found.update(dict.fromkeys(waiting, node_of[name]))
+            waiting = []
     return {variable: node for variable, node in found.items() if node}
 
 
@@ -223,6 +222,7 @@ class Walk:
 
     def _results(self, node: Node, scope: Scope) -> list[Value | None]:
         assert node.proto is not None
+        take_inputs(node)
         if any(v is not None and v.words is not None for v in node.inputs):
             return self._of_words(node, scope)
         structure = _STRUCTURES.get(node.op) if node.domain == "" else None
@@ -343,7 +343,7 @@ def _as_value(array: Any, node: Node) -> Value:
         like = next((v.dtype for v in node.inputs if v is not None and v.known is not None), "int64")
         if any(isinstance(n, Dim) for n in array.reshape(-1).tolist()):
             return Value(known=array, dtype=like)
-        return Value(known=array.astype(np_dtype(like)))
+        return Value(known=array.astype(np.dtype(like)))
     return Value(known=array)
 
 

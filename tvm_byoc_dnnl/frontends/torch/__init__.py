@@ -1,1 +1,55 @@
-"""PyTorch: exported programs as Relax, and what their importer in TVM leaves open."""
+"""PyTorch's exported programs; what converters of them have in common: they emit by values, as those of ONNX do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tvm import relax
+
+from ..onnx.emit import Emit
+from ..onnx.value import EMITTING, Value
+
+
+def arguments(node: Any) -> dict[str, Any]:
+    """The arguments of a node of a program by name, in the order of the operator's schema; some defaults are not."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return {name: given[name] for name in names if name in given}
+
+
+@contextlib.contextmanager
+def emitting(importer: Any) -> Iterator[Emit]:
+    """What emits into the function of TVM's importer; the operators of values go there."""
+    emit = Emit(importer.block_builder)
+    token = EMITTING.set(emit)
+    try:
+        yield emit
+    finally:
+        EMITTING.reset(token)
+
+
+def by_values(convert: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """A converter as TVM's importer takes it, of ``convert(e, node, *arguments)``, whose tensors are values.
+
+    It returns a value, or a list of them. ``out_dtype``, which is by name only, is left out.
+    """
+
+    def converted(node: Any, importer: Any) -> Any:
+        given = [_valued(importer._retrieve_args(v)) for name, v in arguments(node).items() if name != "out_dtype"]
+        with emitting(importer) as e:
+            made = convert(e, node, *given)
+            return [e.tensor(v) for v in made] if isinstance(made, list) else e.tensor(made)
+
+    return converted
+
+
+def _valued(argument: Any) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_valued(part) for part in argument]
+    return Value(argument) if is_tensor(argument) else argument
+
+
+def is_tensor(argument: Any) -> bool:
+    return isinstance(getattr(argument, "ty", None), relax.TensorType)

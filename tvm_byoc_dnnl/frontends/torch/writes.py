@@ -5,14 +5,18 @@ Buffers that are written become inputs, too, so that a model keeps nothing from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax
 
 from ...core.errors import UnsupportedError
-from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
+from ..onnx.dim import Size
+from ..onnx.emit import Emit
+from ..onnx.ops.moving import from_start
+from ..onnx.value import Value
+from . import by_values, emitting
 
 _TRAINS = ("_native_batch_norm_legit.default", "_native_batch_norm_legit_functional.default")
 
@@ -74,61 +78,49 @@ def without_writes(program: Any) -> Any:
     )
 
 
-def _copy(node: Any, importer: Any) -> Any:
+def _copy(e: Emit, _node: Any, replaced: Value, source: Value, *_: Any) -> Value:
     """The source in the type of what it replaces, which keeps its value: others may read it."""
-    replaced, source = importer.retrieve_args(node)[:2]
-    bb = importer.block_builder
-    if dtype_of(source.ty) != dtype_of(replaced.ty):
-        source = bb.emit(relax.op.astype(source, dtype_of(replaced.ty)))
-    return bb.emit(relax.op.broadcast_to(source, relax.ShapeExpr(shape_dims(replaced.ty) or [])))
+    return e.call(relax.op.broadcast_to, e.cast(source, replaced.dtype), e.shape(replaced.sizes))
 
 
 def _index_put(node: Any, importer: Any) -> Any:
     """Values at places; TVM's own takes an index for each axis, or for the first ones, only."""
     data, indices, values, *accumulate = importer.retrieve_args(node)
-    bb, dims = importer.block_builder, shape_dims(data.ty) or []
-    axes = [axis for axis, index in enumerate(indices) if index is not None]
-    given = [indices[axis] for axis in axes]
-    if any("int" not in dtype_of(index.ty) for index in given):
+    if any("int" not in dtype_of(index.ty) for index in indices if index is not None):
         return importer.create_convert_map()["index_put.default"](node)
-    reduction = "add" if accumulate and accumulate[0] else "update"
+    with emitting(importer) as e:
+        places = {axis: Value(index) for axis, index in enumerate(indices) if index is not None}
+        reduction = "add" if accumulate and accumulate[0] else "update"
+        return e.tensor(_put(e, Value(data), places, Value(values), reduction))
 
-    def emit(op: Callable[..., Any], x: Any, shape: Sequence[Any], *others: Any) -> Any:
-        return bb.emit(op(x, relax.ShapeExpr(list(shape)), *others))
 
-    def permuted(x: Any, order: Sequence[int]) -> Any:
-        return x if list(order) == sorted(order) else bb.emit(relax.op.permute_dims(x, list(order)))
-
-    places = _broadcast([shape_dims(index.ty) or [] for index in given])
+def _put(e: Emit, data: Value, indices: dict[int, Value], values: Value, reduction: str) -> Value:
+    dims, axes = data.sizes, list(indices)
+    places = _broadcast([index.sizes for index in indices.values()])
     others = [axis for axis in range(len(dims)) if axis not in axes]
     is_apart = axes != list(range(axes[0], axes[-1] + 1))
     before = 0 if is_apart else axes[0]  # the axes of the values in front of the places
     sizes = [dims[axis] for axis in others]
-    values = emit(relax.op.broadcast_to, values, [*sizes[:before], *places, *sizes[before:]])
+    values = e.expand(values, [*sizes[:before], *places, *sizes[before:]])
     if len(axes) == len(places) == 1:
-        index = emit(relax.op.reshape, given[0], [*places, *[1] * (len(dims) - before - 1)])
-        index = emit(relax.op.broadcast_to, index, shape_dims(values.ty) or [])
-        return bb.emit(relax.op.scatter_elements(data, index, values, axis=before, reduction=reduction))
-    coordinates = []
-    for axis, index in zip(axes, given, strict=True):
-        from_end = bb.emit(relax.op.less(index, relax.const(0, dtype_of(index.ty))))
-        size = emit(relax.op.reshape, relax.op.shape_to_tensor(relax.ShapeExpr([dims[axis]])), [])
-        behind = bb.emit(relax.op.add(index, relax.op.astype(size, dtype_of(index.ty))))
-        index = bb.emit(relax.op.astype(relax.op.where(from_end, behind, index), "int64"))
-        coordinates.append(emit(relax.op.reshape, emit(relax.op.broadcast_to, index, places), [*places, 1]))
+        index = e.reshape(indices[axes[0]], [*places, *[1] * (len(dims) - before - 1)])
+        return e.scatter_elements(data, e.expand(index, values.sizes), values, axis=before, reduction=reduction)
+    coordinates = [
+        e.reshape(e.expand(e.cast(from_start(e, index, [dims[axis]]), "int64"), places), [*places, 1])
+        for axis, index in indices.items()
+    ]
     rank, order = len(places), [*axes, *others]
-    index = bb.emit(relax.op.concat(coordinates, axis=rank))
     behind = before + rank
-    values = permuted(values, [*range(before, behind), *range(before), *range(behind, rank + len(others))])
-    found = bb.emit(relax.op.scatter_nd(permuted(data, order), index, values, reduction))
-    return permuted(found, [order.index(axis) for axis in range(len(dims))])
+    values = e.transpose(values, [*range(before, behind), *range(before), *range(behind, rank + len(others))])
+    found = e.scatter_nd(e.transpose(data, order), e.concat(coordinates, rank), values, reduction=reduction)
+    return e.transpose(found, [order.index(axis) for axis in range(len(dims))])
 
 
-def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
+def _broadcast(shapes: Sequence[Sequence[Size]]) -> list[Size]:
     """The shape of tensors of these shapes together."""
     rank = max(map(len, shapes))
-    columns = zip(*([1] * (rank - len(shape)) + list(shape) for shape in shapes), strict=True)
-    return [next((d for d in column if not (isinstance(d, int) and d == 1)), 1) for column in columns]
+    columns = zip(*([*[1] * (rank - len(shape)), *shape] for shape in shapes), strict=True)
+    return [next((d for d in column if d != 1), 1) for column in columns]
 
 
-CONVERTERS = {"copy.default": _copy, "index_put.default": _index_put}
+CONVERTERS = {"copy.default": by_values(_copy), "index_put.default": _index_put}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..emit import Emit, np_dtype
+from ..emit import Emit
 from ..table import definition, operator
 from ..value import Node, Value
 from .casts import wide_float
@@ -16,23 +16,10 @@ from .casts import wide_float
 definition("Swish", since=24)
 
 
-def _bounds(node: Node) -> tuple[Value | None, Value | None]:
-    if node.opset >= 11:
-        return node.input(1), node.input(2)
-    dtype = np_dtype(node.needed(0).dtype)
-    if node.opset < 6:  # no limits are the default
-        given = [node.attr("min", -math.inf), node.attr("max", math.inf)]
-    else:
-        largest = float(np.finfo("float32").max)
-        given = [node.attr("min", -largest), node.attr("max", largest)]
-    low, high = (Value(known=np.array(v, dtype)) for v in given)
-    return low, high
-
-
 @operator("Clip")
-def _clip(e: Emit, node: Node, x: Value) -> Any:
+def _clip(e: Emit, x: Value, low: Value | None = None, high: Value | None = None) -> Any:
     """NaN in the data stays; a limit that is NaN is none."""
-    for bound, call, none in zip(_bounds(node), (e.maximum, e.minimum), (-math.inf, math.inf), strict=True):
+    for bound, call, none in ((low, e.maximum, -math.inf), (high, e.minimum, math.inf)):
         if bound is None:
             continue
         limit = e.reshape(bound, []) if bound.dims != () else bound

@@ -7,22 +7,20 @@ from typing import Any
 from ..dim import Size
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
-from .attention_parts import Mask, arange, attend, joined, number, split_heads, split_last, written
+from ..value import Node, Value, listed
+from .attention_parts import Mask, arange, attend, joined, pieces, split_heads, split_last, written
 
 _MS = "com.microsoft"
 
 
 @operator("Attention", since=23, whole=True)
-def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
-    query, key, value = (node.needed(i) for i in range(3))
-    is_flat = query.rank == 3
-    heads, own = node.attr("q_num_heads", 0), node.attr("kv_num_heads", 0)
+def _onnx_attention(e: Emit, node: Node, query: Value, key: Value, value: Value) -> list[Value | None]:
+    is_flat, heads, own = query.rank == 3, node.attr("q_num_heads", 0), node.attr("kv_num_heads", 0)
     if is_flat:
         if not heads or not own:
             raise node.wrong("has inputs of rank 3 and no `q_num_heads` or `kv_num_heads`")
         query, key, value = split_heads(e, query, heads), split_heads(e, key, own), split_heads(e, value, own)
-    past_key, past_value, valid = node.input(4), node.input(5), node.input(6)
+    past_key, past_value, valid = map(node.input, (4, 5, 6))
     before: Size = 0
     if past_key is not None and past_value is not None:
         before = past_key.sizes[2]
@@ -30,12 +28,12 @@ def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
     rows, length = query.sizes[2], key.sizes[2]
     mask = Mask(e, query.dtype)
     _add_mask(e, mask, node.input(3), length)
-    position = _column(e, arange(e, rows)) + number(before)  # of each row
+    position = _column(e, arange(e, rows)) + listed(before)  # of each row
     if valid is not None:
         valid = e.reshape(e.cast(valid, "int64"), [query.sizes[0], 1, 1, 1])
         mask.require(arange(e, length) < valid, hides_all=True)
         if past_key is None:
-            rest = valid - number(rows)
+            rest = valid - listed(rows)
             position = _column(e, arange(e, rows)) + rest
     if node.attr("is_causal", 0):
         mask.require(arange(e, length) <= position, hides_all=valid is not None)
@@ -44,7 +42,7 @@ def _onnx_attention(e: Emit, node: Node) -> list[Value | None]:
         if size >= 0:
             edge = position - e.const(sign * size)
             mask.require(arange(e, length) >= edge if sign > 0 else arange(e, length) <= edge, hides_all=True)
-    node.attr("softmax_precision")  # the scores are float32, or as precise as that
+    node.unused("softmax_precision")  # the scores are float32, or as precise as that
     found = attend(e, query, key, value, scale=node.attr("scale"), mask=mask, softcap=float(node.attr("softcap", 0.0)))
     mode = node.attr("qk_matmul_output_mode", 0)
     scores = (found.scaled, found.capped, found.biased, found.shares)[mode]
@@ -88,8 +86,7 @@ def _add_padding(e: Emit, mask: Mask, given: Value | None, batch: Size, length: 
     if rank == 1:
         count, ends, starts = dims[0], given, None
         if count == 2 * batch:
-            halves = e.reshape(given, [2, batch])
-            ends, starts = (e.strided_slice(halves, axes=[0], begin=[i], end=[i + 1]) for i in range(2))
+            ends, starts = pieces(e, e.reshape(given, [2, batch]), 0, 2)
         elif isinstance(count, int) and isinstance(batch, int) and count != batch:
             raise e.refused(f"has a mask of {count} numbers for a batch of {batch}, a form that no CPU computes")
         one, column = arange(e, length), [batch, 1, 1, 1]
@@ -138,14 +135,14 @@ def _multi_head_attention(e: Emit, node: Node, *, num_heads: Any = None) -> list
     if node.input(9) is not None:
         raise node.refused("has `cache_indirection`, which is for beam search inside of the model; export without it")
     query, key, value = _mha_operands(e, node, num_heads)
-    past_key, past_value, length = node.input(6), node.input(7), node.input(8)
-    before, end, present = number(0), None, None
+    past_key, past_value, length = map(node.input, (6, 7, 8))
+    before, end, present = listed(0), None, None
     if past_key is not None and past_value is not None and length is None:
-        before = number(past_key.sizes[2])
+        before = listed(past_key.sizes[2])
         key, value = _behind(e, past_key, key), _behind(e, past_value, value)
     elif past_key is not None and past_value is not None and length is not None:
         before = e.reshape(e.cast(length, "int64"), [1])  # rows of the past that are used: behind them go the new ones
-        start, size, end = e.expand(before, [query.sizes[0]]), past_key.sizes[2], before + number(key.sizes[2])
+        start, size, end = e.expand(before, [query.sizes[0]]), past_key.sizes[2], before + listed(key.sizes[2])
         present, (key, value) = (
             [written(e, *pair, start, size, keeps_rest=keeps) for pair in ((past_key, key), (past_value, value))]
             for keeps in (True, False)
@@ -175,15 +172,12 @@ def _mha_operands(e: Emit, node: Node, heads: int) -> Any:
                 operands[i] = operands[i] + part
             elif i == 0:
                 raise node.wrong("has queries of rank 4 and a bias")
-    split = [split_heads(e, x, heads) if x.rank == 3 else x for x in operands]
-    return split[0], split[1], split[2]
+    return [split_heads(e, x, heads) if x.rank == 3 else x for x in operands]
 
 
 def _packed(e: Emit, x: Value, count: int) -> Any:
     """``count`` tensors ``(B, N, S, H)`` of ``(B, S, N, count, H)``."""
-    batch, length, heads, _, width = x.sizes
-    apart = [e.strided_slice(x, axes=[3], begin=[i], end=[i + 1]) for i in range(count)]
-    return [e.transpose(e.reshape(part, [batch, length, heads, width]), [0, 2, 1, 3]) for part in apart]
+    return [e.transpose(part, [0, 2, 1, 3]) for part in pieces(e, x, 3, count)]
 
 
 @operator("Attention", domain=_MS, whole=True)
@@ -201,16 +195,14 @@ def attention_of_product(
     for name in ("do_rotary", "past_present_share_buffer"):
         if node.attr(name, 0):
             raise node.refused(f"has `{name}`, which ONNX Runtime computes on no CPU")
-    node.attr("rotary_embedding_dim")
+    node.unused("rotary_embedding_dim")
     heads = int(node.attr("num_heads"))
     width = product.sizes[2]
     sizes = list(node.attr("qkv_hidden_sizes") or (width // 3,) * 3)
     query, key, value = (split_heads(e, part, heads) for part in split_last(e, product, sizes))
-    before = number(0)
+    before = listed(0)
     if past is not None:
-        before = number(past.sizes[3])
-        halves = [e.strided_slice(past, axes=[0], begin=[i], end=[i + 1]) for i in range(2)]
-        old = [e.reshape(half, past.sizes[1:]) for half in halves]
-        key, value = _behind(e, old[0], key), _behind(e, old[1], value)
+        before = listed(past.sizes[3])
+        key, value = (_behind(e, *pair) for pair in zip(pieces(e, past, 0, 2), (key, value), strict=True))
     found = run_attention(e, node, query, key, value, mask, bias, before=before)
     return [joined(e, found.out), e.stack([key, value], 0) if any(node.wanted[1:2]) else None]

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax, te, tirx
 
-from ....whole import operator as whole_operator
 from ..dim import Dim, Size, equal, expr_of, max_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, numbers
-from ..whole import emit_whole
+from ..value import Node, Value, listed
+from .computed import computed
 from .products import multiplied
 
 R = relax.op
@@ -25,11 +24,6 @@ def arange(e: Emit, size: Size) -> Value:
     if isinstance(size, Dim):
         return e.value(R.arange(0, expr_of(size), 1, "int64"))
     return e.const(np.arange(size))
-
-
-def number(size: Size) -> Value:
-    """A size as a tensor of one number, int64."""
-    return Value(known=numbers([size]), dtype="int64")
 
 
 def total_of(node: Node, i: int) -> Size:
@@ -51,10 +45,16 @@ def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
     return parts
 
 
-def columns(e: Emit, x: Value, axis: int, begin: int, end: int, step: int = 1) -> Value:
-    if (begin, step) == (0, 1) and x.sizes[axis] == end:
+def pieces(e: Emit, x: Value, axis: int, count: int) -> list[Value]:
+    """The elements of an axis, which has so many, each as a tensor without it."""
+    rest = [d for i, d in enumerate(x.sizes) if i != axis]
+    return [e.reshape(e.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]), rest) for i in range(count)]
+
+
+def columns(e: Emit, x: Value, axis: int, begin: int, end: int) -> Value:
+    if begin == 0 and x.sizes[axis] == end:
         return x
-    return e.strided_slice(x, axes=[axis], begin=[begin], end=[end], strides=[step])
+    return e.strided_slice(x, axes=[axis], begin=[begin], end=[end], strides=[1])
 
 
 def split_heads(e: Emit, x: Value, heads: int) -> Value:
@@ -133,7 +133,7 @@ def attend(
     heads, width = query.sizes[1], query.sizes[3]
     factor: Any = scale
     if scale is None and isinstance(width, Dim):
-        factor = 1.0 / e.sqrt(e.cast(e.reshape(number(max_of(width, 1)), []), query.dtype))
+        factor = 1.0 / e.sqrt(e.cast(e.reshape(listed(max_of(width, 1)), []), query.dtype))
     elif scale is None:
         factor = 1.0 / math.sqrt(max_of(width, 1))  # type: ignore[arg-type]
     key, value = (e.cast(_repeated(e, x, heads), query.dtype) for x in (key, value))
@@ -204,9 +204,7 @@ def written(e: Emit, past: Value | None, new: Value, start: Value, length: Size,
 
         return te.compute((batch, heads, size, width), one, name="cache")
 
-    operands = [start, new, *([past] if past is not None else [])]
-    call = e.bb.call_te(compute, *map(e.tensor, operands), expr_of(length), primfunc_name_hint="write_cache")
-    return e.value(call)
+    return computed(e, "write_cache", compute, start, new, *([past] if past is not None else []), length)
 
 
 # ---- rotary positions: pairs of columns of each head turn by an angle that grows with the position --------
@@ -217,8 +215,7 @@ _MS = "com.microsoft"
 
 def _rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) -> Value:
     """``x (B, S, N, H)`` turned by ``cos`` and ``sin (B or 1, S, R)``; columns behind the first ``2·R`` stay."""
-    batch, length, heads, width = x.sizes
-    half = cos.sizes[-1]
+    (batch, length, heads, width), half = x.sizes, cos.sizes[-1]
     if isinstance(half, Dim):
         raise e.refused(f"rotates {half} pairs of {width} columns; fix these open sizes")
     if not isinstance(width, Dim) and 2 * half > width:
@@ -227,7 +224,7 @@ def _rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) ->
     turning = columns(e, x, 3, 0, 2 * half)
     if interleaved:
         pairs = e.reshape(turning, [batch, length, heads, half, 2])
-        first, second = (e.reshape(columns(e, pairs, 4, i, i + 1), [batch, length, heads, half]) for i in range(2))
+        first, second = pieces(e, pairs, 4, 2)
     else:
         first, second = columns(e, turning, 3, 0, half), columns(e, turning, 3, half, 2 * half)
     parts = [first * cos - second * sin, second * cos + first * sin]
@@ -237,7 +234,7 @@ def _rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) ->
         parts.append(e.cut(e.agree(x, [*x.sizes[:3], max_of(width, 2 * half)]), 3, 2 * half, width))
     elif 2 * half < width:
         parts.append(columns(e, x, 3, 2 * half, width))
-    return parts[0] if len(parts) == 1 else e.concat(parts, 3)
+    return e.concat(parts, 3)
 
 
 def turned(e: Emit, node: Node, x: Value, positions: Value, cos: Value, sin: Value) -> Value:
@@ -246,13 +243,8 @@ def turned(e: Emit, node: Node, x: Value, positions: Value, cos: Value, sin: Val
     if isinstance(half, Dim):
         raise e.refused(f"rotates {half} pairs of {x.sizes[-1]} columns; fix these open sizes")
     interleaved = int(node.attr("rotary_interleaved", 0))
-    attrs = {"num_heads": heads, "rotary_embedding_dim": 2 * half, "interleaved": interleaved}
-    entry = whole_operator(_MS, "RotaryEmbedding")
-    assert entry is not None
-    made = Node("RotaryEmbedding", _MS, 1, node.name, [x, positions, cos, sin], attrs, (True,))
-    (out,) = emit_whole(e, made, entry)
-    assert out is not None
-    return out
+    attrs: dict[str, Any] = {"num_heads": heads, "rotary_embedding_dim": 2 * half, "interleaved": interleaved}
+    return e.onnx("RotaryEmbedding", x, positions, cos, sin, domain=_MS, opset=1, **attrs)
 
 
 def _of_one_width(e: Emit, x: Value, cos: Value, sin: Value, heads: int, used: int) -> tuple[Value, Value, Value]:
@@ -269,9 +261,8 @@ def _of_one_width(e: Emit, x: Value, cos: Value, sin: Value, heads: int, used: i
 
 
 @operator("RotaryEmbedding", domain=_MS, whole=True)
-def _of_runtime(e: Emit, node: Node) -> Value:
-    x, positions, cos, sin = (node.needed(i) for i in range(4))
-    node.attr("scale")  # which the CPU ignores
+def _of_runtime(e: Emit, node: Node, x: Value, positions: Value, cos: Value, sin: Value) -> Value:
+    node.unused("scale")  # which the CPU ignores
     if node.attr("is_packed_batching", 0):
         raise node.refused("has `is_packed_batching`, which no CPU computes")
     used = node.attr("rotary_embedding_dim", 0)
@@ -287,29 +278,25 @@ def _of_runtime(e: Emit, node: Node) -> Value:
         if isinstance(heads, Dim):
             raise node.refused(f"has {heads} heads, an open number; fix it, or add `num_heads`")
     x, cos, sin = _of_one_width(e, x, cos, sin, heads, used)
-    return _by_rows(e, x, positions, cos, sin, heads, node.attr("interleaved", 0))
+    return _by_rows(e, node, x, positions, cos, sin, heads)
 
 
 @operator("RotaryEmbedding", since=23, whole=True)
-def _of_onnx(e: Emit, node: Node) -> Value:
-    x, cos, sin = (node.needed(i) for i in range(3))
+def _of_onnx(e: Emit, node: Node, x: Value, cos: Value, sin: Value, positions: Value | None = None) -> Value:
     used, heads = node.attr("rotary_embedding_dim", 0), node.attr("num_heads", 0)
     if x.rank == 3 and not heads:
         raise node.wrong("has an input of rank 3 and no `num_heads`")
     x, cos, sin = _of_one_width(e, x, cos, sin, heads, used)
-    return _by_rows(e, x, node.input(3), cos, sin, heads, node.attr("interleaved", 0))
+    return _by_rows(e, node, x, positions, cos, sin, heads)
 
 
-def _by_rows(
-    e: Emit, x: Value, positions: Value | None, cos: Value, sin: Value, heads: object, interleaved: int
-) -> Value:
+def _by_rows(e: Emit, node: Node, x: Value, positions: Value | None, cos: Value, sin: Value, heads: Any) -> Value:
     """``x (B, S, N·H)`` or ``(B, N, S, H)``, with the rows of the tables at ``positions``, or all of them."""
-    dims = x.sizes
+    dims, interleaved = x.sizes, bool(node.attr("interleaved", 0))
     if positions is not None:
         cos, sin = (e.take(t, e.cast(positions, "int64"), axis=0) for t in (cos, sin))
     if x.rank == 4:
-        turned = _rotated(e, e.transpose(x, [0, 2, 1, 3]), cos, sin, interleaved=bool(interleaved))
+        turned = _rotated(e, e.transpose(x, [0, 2, 1, 3]), cos, sin, interleaved=interleaved)
         return e.transpose(turned, [0, 2, 1, 3])
-    assert isinstance(heads, int)
     apart = e.reshape(x, [dims[0], dims[1], heads, dims[2] // heads])
-    return e.reshape(_rotated(e, apart, cos, sin, interleaved=bool(interleaved)), dims)
+    return e.reshape(_rotated(e, apart, cos, sin, interleaved=interleaved), dims)

@@ -21,7 +21,7 @@ from ....ir.tvm_compat import dtype_of
 from ..dim import Dim, Size, Undecided, equal, expr_of, size_of
 from ..emit import Emit
 from ..scope import Again, Boundary, PlainBlocks, Plan, Scope
-from ..value import Node, Value, Ways, numbers
+from ..value import Node, Value, Ways, whole
 from .computed import asked, written
 
 _NAMES = ("then_branch", "else_branch")
@@ -125,7 +125,7 @@ def _of_types(e: Emit, node: Node, value: Any, types: list[Any], inside: Callabl
     # TVM gives it the size -1, which the copy does not have.
     shape = e.bb.emit(native_call("Copy", [shape], relax.TensorType(dtype="int64", ndim=1)))
     e.bb.match_cast(shape, relax.TensorType(e.shape([rank]), "int64"))
-    flag = e.tensor(Value(known=numbers([rank], ()), dtype="int64"))
+    flag = e.tensor(whole(rank))
     value = Value(value.expr, dtype=value.dtype)
     value.ways = Ways(e.equal(flag, e.const(ty.ndim, "int64")), f"{node.name} {ty.ndim}", node, ([ty], others))
     return value

@@ -9,7 +9,7 @@ from onnx import helper
 from tvm import te, tirx
 
 from ....core.arrays import STORED
-from ..emit import Emit, np_dtype
+from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
 from .computed import computed
@@ -105,7 +105,7 @@ def is_short_float(dtype: str) -> bool:
 
 
 def _numbers(dtype: str, count: int) -> np.ndarray:
-    return np.arange(count, dtype="uint8").view(np_dtype(dtype)).astype("float32")
+    return np.arange(count, dtype="uint8").view(np.dtype(dtype)).astype("float32")
 
 
 def from_short_float(e: Emit, x: Value) -> Value:

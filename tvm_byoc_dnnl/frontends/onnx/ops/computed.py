@@ -6,16 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
+from tvm import relax, tirx
 
 from ....core.tvm_fast import is_a
+from ....ir.statements import emitted, stage
 from ..dim import Dim, Size, expr_of
 from ..emit import Emit
 from ..value import Value
-
-_OPAQUE = 8  # TVM's kind of a function that is not fused
 
 
 def computed(e: Emit, name: str, function: Callable[..., Any], *operands: Any) -> Value:
@@ -87,25 +84,13 @@ def written(
 ) -> list[Value]:
     """The results, of these sizes and dtypes, of a function whose body is statements; ``sizes`` are what else it reads.
 
-    ``write(*inputs, *outputs, *sizes)`` writes them by the IRBuilder, for buffers that are indexed. Memory to work with
-    is a result that nobody reads.
+    ``write(*inputs, *outputs, *sizes)`` is as `statements.stage` takes it.
     """
 
     def kernel(*given: Any) -> Any:
         *tensors, shapes, own = given
         dtypes = [dtype for _, dtype in results]
-        outs = [
-            tirx.decl_buffer(s, d, f"out{i}", layout=None) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
-        ]
-
-        def body(inputs: Any, outputs: Any) -> Any:
-            with IRBuilder() as ib, T.seq_scope():
-                write(*map(T.buffer_proxy, (*inputs, *outputs)), *own)
-            return ib.get()
-
-        return te.extern(shapes, tensors, body, out_buffers=outs, name=name)
+        return stage(name, lambda *buffers: write(*buffers, *own), tensors, list(zip(shapes, dtypes, strict=True)))
 
     exprs = [[expr_of(d) for d in dims] for dims in (*(dims for dims, _ in results), sizes)]
-    given = [*map(e.tensor, operands), exprs[:-1], exprs[-1]]
-    attrs = {"op_pattern": _OPAQUE}
-    return _results(e, e.bb.emit(e.bb.call_te(kernel, *given, primfunc_name_hint=name, primfunc_attrs=attrs)))
+    return _results(e, emitted(e.bb, name, kernel, *map(e.tensor, operands), exprs[:-1], exprs[-1]))

@@ -16,8 +16,27 @@ from .computed import computed, wide_dtype
 from .moving import padded
 from .pools import Windows, halves
 
-#: by the number of spatial axes: layouts of the data and of the weights
-_LAYOUTS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
+#: by the number of spatial axes
+_LAYOUTS = {1: "W", 2: "HW", 3: "DHW"}
+
+
+def _called(
+    e: Emit, kind: str, data: Value, weight: Value, strides: Any, pads: Any, dilations: Any, groups: int, **more: Any
+) -> Value:
+    """A call of Relax's convolution, or of its ``kind``."""
+    spatial = _LAYOUTS[len(strides)]
+    return e.call(
+        getattr(relax.op.nn, f"conv{len(spatial)}d{kind}"),
+        data,
+        weight,
+        strides=strides,
+        padding=pads,
+        dilation=dilations,
+        groups=groups,
+        data_layout=f"NC{spatial}",
+        kernel_layout=f"{'IO' if kind else 'OI'}{spatial}",
+        **more,
+    )
 
 
 def _windowed(e: Emit, node: Node, weight: Value) -> tuple[Value, list[int]]:
@@ -46,18 +65,7 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
     if not windows.is_fixed:  # SAME of open sizes: Relax's operators have pads that are numbers
         data = padded(e, data, [0, 0, *windows.before], [0, 0, *windows.after])
         windows = replace(windows, before=[0] * rank, after=[0] * rank)
-    layout, of_weights = _LAYOUTS[rank]
-    made = e.call(
-        getattr(relax.op.nn, f"conv{rank}d"),
-        data,
-        weight,
-        strides=windows.strides,
-        padding=windows.pads,
-        dilation=windows.dilations,
-        groups=groups,
-        data_layout=layout,
-        kernel_layout=of_weights,
-    )
+    made = _called(e, "", data, weight, windows.strides, windows.pads, windows.dilations, groups)
     if not declared.is_fixed and made.dims is not None:
         made = e.agree(made, [*made.sizes[:2], *declared.counts])
     return _biased(e, made, bias, rank)
@@ -90,19 +98,8 @@ def _conv_transpose(e: Emit, node: Node, data: Value, weight: Value, bias: Value
             cut = min(size, pads[rank + axis])
             pads[rank + axis] -= cut
             extra[axis], beyond[axis] = 0, size - cut
-    layout, of_weights = _LAYOUTS[rank]
-    made = e.call(
-        getattr(relax.op.nn, f"conv{rank}d_transpose"),
-        data,
-        weight,
-        strides=strides,
-        padding=pads,
-        output_padding=extra,
-        dilation=dilations,
-        groups=node.attr("group", 1),
-        data_layout=layout,
-        kernel_layout="IO" + of_weights[2:],
-    )
+    groups = node.attr("group", 1)
+    made = _called(e, "_transpose", data, weight, strides, pads, dilations, groups, output_padding=extra)
     if any(beyond):
         made = padded(e, made, [0] * (2 + rank), [0, 0, *beyond])
     return _biased(e, made, bias, rank)
@@ -115,7 +112,7 @@ def _deform_conv(
     """The sampled windows as columns, and their product with the weights."""
     if weight.shape is None or len(weight.shape) != 4:
         raise node.refused(f"has weights of {weight}; expected two spatial axes, and known sizes")
-    node.attr("kernel_shape")
+    node.unused("kernel_shape")
     windows = Windows.of(node, data, weight.shape[2:])
     groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
     out, inner, *kernel = weight.shape

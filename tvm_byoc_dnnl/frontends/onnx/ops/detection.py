@@ -11,11 +11,11 @@ from ....core.limits import MOST_PIXELS, MOST_SAMPLES
 from ..dim import Size, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Value, whole
 from .attention_parts import arange
 from .computed import asked, computed, int64, lowest, within, written
 from .ordering import keys
-from .shapes import ints_of, whole
+from .shapes import ints_of
 
 
 def _corners(boxes: Any, at: tuple[Any, Any], is_centre: bool) -> tuple[Any, Any, Any, Any]:
@@ -43,15 +43,14 @@ def _overlap(boxes: Any, one: tuple[Any, Any], other: tuple[Any, Any], is_centre
 def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_point_box: int = 0) -> Any:
     """Boxes of each class from the highest score on, but those that overlap by more than the threshold."""
     is_centre = bool(center_point_box)
-    (batch, classes, count), least = scores.sizes, node.input(4)
+    batch, classes, count = scores.sizes
     boxes = e.agree(boxes, [batch, count, 4])
-    most = node.input(2) or e.const([0])
+    most, overlap, least = node.input(2) or e.const([0]), node.input(3) or e.const([0.0], "float32"), node.input(4)
     limit = int(most.known.item()) if most.is_constant and most.known is not None else None
     if limit is not None and limit <= 0:
         return e.value(relax.op.zeros(e.shape([0, 3]), "int64"))
     order = e.argsort(keys(e, scores), axis=-1, descending=True, dtype="int64")
-    single = [e.cast(e.reshape(most, [1]), "int64")]
-    single += [e.reshape(v, [1]) for v in (node.input(3) or e.const([0.0], "float32"), least) if v is not None]
+    single = [e.reshape(v, [1]) for v in (e.cast(most, "int64"), overlap, least) if v is not None]
 
     def write(boxes: Any, scores: Any, order: Any, most: Any, overlap: Any, *rest: Any) -> None:
         *lowest_score, picked, total, kept, state, batch, classes, count = rest
@@ -89,20 +88,19 @@ def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_poi
 
 
 @operator("RoiAlign", since=10)
-def _roi_align(e: Emit, node: Node) -> Any:
-    x, boxes, batch = (node.needed(i) for i in range(3))
+def _roi_align(e: Emit, node: Node, x: Value, boxes: Value, batch: Value) -> Any:
     mode, ratio = node.attr("mode", "avg"), node.attr("sampling_ratio", 0)
     scale, default = node.attr("spatial_scale", 1.0), "output_half_pixel" if node.opset < 16 else "half_pixel"
     is_half = node.attr("coordinate_transformation_mode", default) == "half_pixel"
     size = (node.attr("output_height", 1), node.attr("output_width", 1))
     if mode not in ("avg", "max"):
         raise node.wrong(f"has the mode {mode}; expected avg or max")
-    boxes = e.agree(boxes, [*node.needed(2).sizes, 4])
+    boxes = e.agree(boxes, [*batch.sizes, 4])
     if mode == "max":
         return _largest_of_boxes(e, x, boxes, batch, scale, is_half, size, ratio)
     if is_half:  # Relax scales first and moves no box
         boxes = boxes - e.const(0.5 / scale, boxes.dtype)
-    number = e.cast(e.reshape(batch, [*node.needed(2).sizes, 1]), boxes.dtype)
+    number = e.cast(e.reshape(batch, [*batch.sizes, 1]), boxes.dtype)
     every = e.concat([number, boxes], 1)
     how = {"pooled_size": size, "spatial_scale": scale, "sample_ratio": ratio, "aligned": is_half, "layout": "NCHW"}
     return e.roi_align(x, every, mode="avg", **how)
@@ -197,15 +195,15 @@ def _affine_grid(e: Emit, node: Node, theta: Value, *, align_corners: int = 0) -
 
 
 @operator("GridSample", since=16)
-def _grid_sample(e: Emit, node: Node) -> Any:
-    data, grid, mode = node.needed(0), node.needed(1), node.attr("mode", "bilinear")
+def _grid_sample(e: Emit, node: Node, data: Value, grid: Value, *, mode: str = "bilinear") -> Any:
     method, rank = _METHODS.get(mode, mode), data.rank
     if rank not in (4, 5) or (rank == 5 and method == "bicubic"):
         raise node.refused(f"has data of {data} and the mode {mode}; expected 4 axes, or 5 and another mode than cubic")
     wide = "float64" if "float64" in (data.dtype, grid.dtype) or "int" in data.dtype else "float32"
+    given = [data, grid] if data.dtype == grid.dtype else [e.cast(data, wide), e.cast(grid, wide)]
     made = e.grid_sample(
-        data if data.dtype == grid.dtype else e.cast(data, wide),
-        e.transpose(grid if data.dtype == grid.dtype else e.cast(grid, wide), [0, rank - 1, *range(1, rank - 1)]),
+        given[0],
+        e.transpose(given[1], [0, rank - 1, *range(1, rank - 1)]),
         method=method,
         layout="NCHW" if rank == 4 else "NCDHW",
         padding_mode=node.attr("padding_mode", "zeros"),

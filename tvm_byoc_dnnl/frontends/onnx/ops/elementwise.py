@@ -99,10 +99,6 @@ def _equal(a: Any, b: Any) -> bool:
     raise Undecided
 
 
-def _where(condition: Any, a: Any, b: Any) -> Any:
-    return a if condition else b
-
-
 def _pow(a: Any, b: Any) -> Any:
     if isinstance(b, Dim) or b < 0:
         raise Undecided
@@ -132,10 +128,7 @@ def _same_dtype(e: Emit, node: Node) -> list[Value]:
 
 
 def _binary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
-    def convert(e: Emit, node: Node) -> Any:
-        return e.call(call, *_same_dtype(e, node))
-
-    return convert
+    return lambda e, node: e.call(call, *_same_dtype(e, node))
 
 
 def _are_equal(a: Any, b: Any) -> Any:
@@ -189,14 +182,13 @@ def _modulo(e: Emit, node: Node, *, fmod: int = 0) -> Any:
     return e.where(((rest < 0) ^ (b < 0)) & ~e.equal(rest, 0), rest + b, rest)
 
 
-operator("Where", since=9, value=_known(_where))(lambda e, condition, a, b: e.where(condition, a, b))
+operator("Where", since=9, value=_known(lambda condition, a, b: a if condition else b))(
+    lambda e, condition, a, b: e.where(condition, a, b)
+)
 
 
 def _fold(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
-    def convert(e: Emit, node: Node) -> Any:
-        return functools.reduce(lambda a, b: e.call(call, a, b), _same_dtype(e, node))
-
-    return convert
+    return lambda e, node: functools.reduce(functools.partial(e.call, call), _same_dtype(e, node))
 
 
 operator("Max", value=_known(_of_numbers(max_of)))(_fold(relax.op.maximum))

@@ -12,7 +12,7 @@ from ..dim import product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
-from .attention_parts import arange, columns, split_last
+from .attention_parts import arange, pieces, split_last
 from .quantised_blocks import INTEGER_LEVEL, shaped, unpacked
 
 _MS = "com.microsoft"
@@ -45,7 +45,7 @@ def _mixture(e: Emit, node: Node) -> Value:
 
 @operator("QMoE", domain=_MS, types=_types, whole=True)
 def _quantised_mixture(e: Emit, node: Node) -> Value:
-    node.attr("weights_prepacked")
+    node.unused("weights_prepacked")
     if node.attr("quant_type", "int") != "int":
         raise node.refused(f"has weights of the kind `{node.attr('quant_type')}`; expected int")
     for position in range(15, 21):
@@ -103,8 +103,7 @@ def _mixed(e: Emit, node: Node, layers: list[_Layer], weights: Value | None = No
         if kind not in _ACTIVATIONS:
             raise node.refused(f"has the activation `{kind}`")
         hidden = _ACTIVATIONS[kind](e, hidden)
-        for name in ("activation_alpha", "activation_beta", "swiglu_fusion", "swiglu_limit"):
-            node.attr(name)
+        node.unused("activation_alpha", "activation_beta", "swiglu_fusion", "swiglu_limit")
         for gate in gates:
             hidden = hidden * _each(e, rows, gate)
     share = e.transpose(_shares(e, node, scores, count, weights), [1, 0])
@@ -116,10 +115,7 @@ def _each(e: Emit, x: Value, layer: _Layer) -> Value:
     if layer.block is not None:
         x = e.call(rounded, x, block=layer.block)
     out = e.matmul(x, e.cast(e.transpose(layer.weights, [0, 2, 1]), "float32"))
-    if layer.bias is None:
-        return out
-    experts, width = layer.bias.sizes
-    return out + e.cast(e.reshape(layer.bias, [experts, 1, width]), "float32")
+    return out if layer.bias is None else out + e.cast(e.expand_dims(layer.bias, axis=1), "float32")
 
 
 def _swiglu(e: Emit, node: Node, x: Value) -> Value:
@@ -128,8 +124,7 @@ def _swiglu(e: Emit, node: Node, x: Value) -> Value:
     alpha, beta = float(node.attr("activation_alpha", 1.0)), float(node.attr("activation_beta", 0.0))
     *lead, width = x.sizes
     if fusion == 1:
-        pairs = e.reshape(x, [*lead, width // 2, 2])
-        gate, up = (e.reshape(columns(e, pairs, len(lead) + 1, i, i + 1), [*lead, width // 2]) for i in range(2))
+        gate, up = pieces(e, e.reshape(x, [*lead, width // 2, 2]), len(lead) + 1, 2)
     elif fusion == 2:
         gate, up = split_last(e, x, [width // 2, width // 2])
     else:

@@ -16,14 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax, te, tirx
 
-from ....whole import operator as whole_operator
 from ....whole.own import DOMAIN, NAME
 from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
-from ..whole import emit_whole
-from .attention_parts import Attended, Mask, arange, attend, joined, number, total_of, turned, written
+from ..value import Node, Value, listed
+from .attention_parts import Attended, Mask, arange, attend, joined, pieces, total_of, turned, written
 from .computed import computed
 
 _TOTAL = 6  # the input that is the length of the longest sequence
@@ -71,7 +69,7 @@ class _Call:
         if node.attr("do_rotary", 0):
             angles = self._angles(), node.needed(7), node.needed(8)
             query, key = (turned(e, node, x, *angles) for x in (query, key))
-        node.attr("rotary_interleaved")
+        node.unused("rotary_interleaved")
         self.query, self.key = query, key
         self.keys, self.values = _Store(e, node, "k", 12), _Store(e, node, "v", 13)
         self.rule = Rule.of(node)
@@ -79,8 +77,7 @@ class _Call:
         self.sink = node.input(11)
         if self.sink is None and node.attr("smooth_softmax", -1) == 1:
             self.sink = e.const(np.zeros(heads, "float32"))
-        for unused in ("smooth_softmax", "qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
-            node.attr(unused)
+        node.unused("smooth_softmax", "qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon")
 
     def _past(self, given: Value | None, new: Value, store: _Store) -> Value | None:
         """The cache before, whose heads are as the new ones: exporters leave their size open."""
@@ -98,13 +95,13 @@ class _Call:
             return self.lengths - e.cast(given, "int64")
         if equal(self.rows, self.total):
             return e.expand(e.const(np.zeros(1, "int64")), [self.batch])
-        behind = self.lengths - number(self.rows)
+        behind = self.lengths - listed(self.rows)
         if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
             return behind
         return e.where(self._is_first(), e.const(np.zeros(1, "int64")), behind)
 
     def _is_first(self) -> Value:
-        return self.e.equal(number(self.rows), number(self.total))
+        return self.e.equal(listed(self.rows), listed(self.total))
 
     def _plus_rows(self, start: Value) -> Value:
         rows = self.e.reshape(arange(self.e, self.rows), [1, self.rows])
@@ -131,8 +128,7 @@ class _Call:
         cached = Cached(self.query, new, self.past, self.start, self.lengths, self.total, node.input(10), self.sink)
         if not is_quantised:
             shows = len(node.wanted) > 3 and node.wanted[3]
-            out, *others = cached.kept_whole(e, node, self.rule, shows_scores=shows)
-            assert out is not None
+            out, *others = cached.kept_whole(e, self.rule, shows_scores=shows)
             return [joined(e, out), *others]
         found, present = cached.expanded(e, self.rule, self.keys.real, self.values.real)
         return [joined(e, found.out), *present, shown_scores(found, self.rule)]
@@ -158,11 +154,13 @@ class _Call:
         mask.require(there)
         sees(e, mask, at, rows, self.rule.window)
         new = self.keys.stored(self.key), self.values.stored(self.value)
-        read = [self._read(o, n, old) for o, n in zip(past, new, strict=True)]
+        # the rows of the cache, 0 behind the last, and then the new ones
+        is_row = e.reshape(held, [self.batch, 1, size, 1])
+        read = [e.concat([e.where(is_row, o, e.const(0, o.dtype)), n], 2) for o, n in zip(past, new, strict=True)]
         shift = self._end() - now - (self.start - old)
         present = [self._slid(o, n, old, now, shift) for o, n in zip(past, new, strict=True)]
-        if node.input(10) is not None:
-            mask.add(node.needed(10))
+        if (bias := node.input(10)) is not None:
+            mask.add(bias)
         key, value = self.keys.real(read[0]), self.values.real(read[1])
         found = attend(
             e, self.query, key, value, scale=self.rule.scale, mask=mask, softcap=self.rule.softcap, sink=self.sink
@@ -170,28 +168,14 @@ class _Call:
         return [joined(e, found.out), *present, shown_scores(found, self.rule)]
 
     def _end(self) -> Value:
-        return self.start + number(self.rows)
+        return self.start + listed(self.rows)
 
     def _held(self, length: Value, size: Size) -> Value:
         """The number of rows that a cache holds of so many."""
         e = self.e
-        over = length - number(size + 1)
-        rest = over % number(size - self.rule.window + 1)
-        return e.where(length <= number(size), length, rest + e.const(self.rule.window))
-
-    def _read(self, past: Value, new: Value, old: Value) -> Value:
-        """The rows of the cache, 0 behind the last, and then the new ones."""
-
-        def compute(past: te.Tensor, new: te.Tensor, old: te.Tensor) -> te.Tensor:
-            batch, heads, size, width = past.shape
-
-            def one(b: Any, h: Any, t: Any, d: Any) -> Any:
-                held = tirx.if_then_else(t < old[b], past[b, h, t, d], tirx.const(0, past.dtype))
-                return tirx.if_then_else(t < size, held, new[b, h, t - size, d])
-
-            return te.compute((batch, heads, size + new.shape[2], width), one, name="rows")
-
-        return computed(self.e, "read_cache", compute, past, new, old)
+        over = length - listed(size + 1)
+        rest = over % listed(size - self.rule.window + 1)
+        return e.where(length <= listed(size), length, rest + e.const(self.rule.window))
 
     def _slid(self, past: Value, new: Value, old: Value, now: Value, shift: Value) -> Value:
         """The cache behind the new rows: those that it drops are at its front."""
@@ -242,9 +226,7 @@ class _Store:
             return e.cast(whole, "int8")
         *lead, width = x.sizes
         pairs = e.reshape(e.cast(whole + 8.0, "uint8"), [*lead, width // 2, 2])
-        low, high = (
-            e.reshape(e.strided_slice(pairs, axes=[4], begin=[i], end=[i + 1]), [*lead, width // 2]) for i in range(2)
-        )
+        low, high = pieces(e, pairs, 4, 2)
         return low | e.left_shift(high, e.const(4, "uint8"))
 
     def real(self, x: Value) -> Value:
@@ -263,7 +245,6 @@ class _Store:
 
 _KEYS = 7  # the input that is the number of keys that are attended to
 _MOST_INPUTS = 10
-_PRESENTS = (True, True, True)
 
 
 class Rule(NamedTuple):
@@ -299,19 +280,21 @@ class Cached(NamedTuple):
     bias: Value | None
     sink: Value | None
 
-    def kept_whole(self, e: Emit, node: Node, rule: Rule, *, shows_scores: bool) -> list[Value | None]:
+    def kept_whole(self, e: Emit, rule: Rule, *, shows_scores: bool) -> list[Value]:
         """One call: the result, the cache behind the new rows, and the scores, for a node of another operator."""
-        inputs = [self.query, *self.new, *self.past, self.start, self.ends, number(self.total), self.bias, self.sink]
-        attrs = {
-            "scale": rule.scale or 0.0,
-            "local_window_size": rule.window,
-            "softcap": rule.softcap,
-            "causal": int(rule.is_causal),
-            "qk_output": rule.shown,
-        }
-        entry = whole_operator(DOMAIN, NAME)
-        assert entry is not None
-        return emit_whole(e, Node(NAME, DOMAIN, 1, node.name, inputs, attrs, (*_PRESENTS, shows_scores)), entry)
+        inputs = [self.query, *self.new, *self.past, self.start, self.ends, listed(self.total), self.bias, self.sink]
+        return e.onnx(
+            NAME,
+            *inputs,
+            domain=DOMAIN,
+            opset=1,
+            outputs=4 if shows_scores else 3,
+            scale=rule.scale or 0.0,
+            local_window_size=rule.window,
+            softcap=rule.softcap,
+            causal=int(rule.is_causal),
+            qk_output=rule.shown,
+        )
 
     def length(self) -> Size:
         """The rows of the cache behind the new ones."""

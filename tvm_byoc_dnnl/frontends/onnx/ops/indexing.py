@@ -12,10 +12,10 @@ from tvm import relax
 from ..dim import Dim, Size, at_least, expr_of, max_of, min_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, Words, numbers
+from ..value import Node, Value, Words, listed, whole
 from .computed import asked
 from .moving import from_start
-from .shapes import MOST, few, length_of
+from .shapes import MOST, axes_of, few, length_of, of_known
 
 
 def words_of(e: Emit, table: Value) -> Words | None:
@@ -33,16 +33,12 @@ def _gather_value(node: Node) -> Any:
     axis = node.attr("axis", 0)
     if data.size * max(indices.size, 1) > MOST * MOST:
         return None
-    found = np.empty(np.shape(indices), data.dtype) if data.ndim == 1 else np.take(data, indices, axis=axis)
-    if data.ndim == 1:
-        found[...] = data[indices]
+    found = np.asarray(np.take(data, indices, axis=axis), data.dtype)
     return found if found.size <= MOST else None
 
 
 @operator("Gather", value=_gather_value)
-def _gather(e: Emit, node: Node, data: Value, indices: Value, *, axis: int = 0) -> Any:
-    if not -len(data.sizes) <= axis < len(data.sizes):
-        raise node.wrong(f"has the axis {axis}; expected {-len(data.sizes)} to {len(data.sizes) - 1}")
+def _gather(e: Emit, data: Value, indices: Value, *, axis: int = 0) -> Any:
     axis %= len(data.sizes)
     if data.rank == 1 and (words := words_of(e, data)) is not None:
         return Value(e.tensor(e.cast(from_start(e, indices, [data.sizes[0]]), "int64")), words=words)
@@ -56,43 +52,34 @@ _FAR = 1 << 27  # at least this is "to the end" for exporters
 
 def _slice_bounds(node: Node) -> tuple[list[int], list[Any], list[Any], list[int]] | None:
     """Axes, starts, ends and steps; ``None`` if only a call knows them."""
-    if node.opset < 10:
-        starts, ends = list(node.attr("starts", ())), list(node.attr("ends", ()))
-        axes, steps = node.attr("axes"), None
-    else:
-        given = [node.input(i) for i in range(1, 5)]
-        if any(v is not None and v.known is None for v in given):
-            return None
-        starts, ends = node.ints(1) or [], node.ints(2) or []
-        axes, steps = node.ints(3), node.ints(4)
-    rank = len(node.needed(0).sizes)
+    if any(v is not None and v.known is None for v in node.inputs[1:]):
+        return None
+    starts, ends = node.ints(1) or [], node.ints(2) or []
+    axes, steps = node.ints(3), node.ints(4)
     along = list(range(len(starts))) if axes is None else [int(a) for a in axes]
     by = [1] * len(starts) if steps is None else steps
     if not len(along) == len(starts) == len(ends) == len(by):
         raise node.wrong(f"has {len(starts)} starts, {len(ends)} ends, {len(along)} axes and {len(by)} steps")
-    if any(not -rank <= a < rank for a in along):
-        raise node.wrong(f"has the axes {along}; expected {-rank} to {rank - 1}")
     if any(isinstance(s, Dim) or s == 0 for s in by):
         raise node.wrong(f"has the steps {by}; expected numbers that are not 0")
+    rank = len(node.needed(0).sizes)
+    axes_of(along, rank, node)
     return [a % rank for a in along], starts, ends, by
 
 
-def _slice_value(node: Node) -> Any:
-    known = few(node.needed(0))
-    bounds = _slice_bounds(node) if known is not None else None
-    if known is None or bounds is None:
+def _sliced(node: Node, known: np.ndarray) -> np.ndarray | None:
+    bounds = _slice_bounds(node)
+    assert bounds is not None
+    if any(isinstance(n, Dim) for side in bounds[1:3] for n in side):
         return None
-    axes, starts, ends, steps = bounds
-    if any(isinstance(n, Dim) for n in (*starts, *ends)):
-        return None
-    cut: list[Any] = [slice(None)] * known[0].ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+    cut: list[Any] = [slice(None)] * known.ndim
+    for axis, start, end, step in zip(*bounds, strict=True):
         # Counted from the end, "before the first" is what Python calls None.
-        cut[axis] = slice(start, None if step < 0 and end < -known[0].shape[axis] else end, step)
-    return np.ascontiguousarray(known[0][tuple(cut)]) if known[0].dtype != object else known[0][tuple(cut)]
+        cut[axis] = slice(start, None if step < 0 and end < -known.shape[axis] else end, step)
+    return known[tuple(cut)].copy()
 
 
-@operator("Slice", value=_slice_value)
+@operator("Slice", value=of_known(_sliced))
 def _slice(e: Emit, node: Node, x: Value) -> Any:
     bounds, dims = _slice_bounds(node), node.needed(0).sizes
     if bounds is None or not all(_has_sign(bound) for bound in (*bounds[1], *bounds[2])):
@@ -107,8 +94,7 @@ def _slice(e: Emit, node: Node, x: Value) -> Any:
         else:  # the elements in front of the end, behind it the first one: turned round afterwards
             first, last = _bound(stop, size, 1), _bound(start, size, 1)
             turned.append(axis)
-        if not at_least(last, first):
-            last = max_of(first, last)
+        last = max_of(first, last)
         if first == 0 and last == size and abs(step) == 1:
             continue
         along.append(axis)
@@ -150,7 +136,7 @@ def _sliced_in_call(e: Emit, node: Node, x: Value, dims: Sequence[Size]) -> Valu
         if given is None:
             given = e.const(np.ones(count, "int64"))
         given = e.reshape(e.cast(given, "int64"), [count])
-        own = Value(known=numbers(rest), dtype="int64")
+        own = listed(*rest)
         rows.append(e.scatter_elements(own, e.const(along, "int64"), given) if along else own)
     made = e.dynamic_strided_slice(x, *rows)
     sizes = [Dim.symbol(f"{node.op.lower()}_dim{a}") if a in along else d for a, d in enumerate(dims)]
@@ -214,7 +200,7 @@ def _range(e: Emit, node: Node) -> Any:
             if step == 1 and at_least(count, 0):
                 made = e.value(relax.op.arange(0, expr_of(count), 1, "int64"))
                 if start != 0:
-                    made = made + e.tensor(Value(known=numbers([start], ()), dtype="int64"))
+                    made = made + e.tensor(whole(start))
                 return e.cast(made, given[0].dtype)
     return _range_in_call(e, *(e.reshape(value, []) for value in given))
 
@@ -224,10 +210,8 @@ def _range_in_call(e: Emit, start: Value, stop: Value, step: Value) -> Value:
     dtype = start.dtype
     wide = "float64" if "float" in dtype else "int64"
     span = e.cast(stop, wide) - e.cast(start, wide)
-    if wide == "int64":  # rounded up
-        count = -(-span // e.cast(step, wide))
-    else:
-        count = e.ceil(span / e.cast(step, wide))
+    by = e.cast(step, wide)
+    count = -(-span // by) if wide == "int64" else e.ceil(span / by)  # rounded up
     count = e.cast(e.maximum(count, e.const(0, wide)), "int64")
     (length,) = asked(e, e.reshape(count, [1]), ["range_length"])
     places = e.cast(e.value(relax.op.arange(0, expr_of(length), 1, "int64")), dtype)

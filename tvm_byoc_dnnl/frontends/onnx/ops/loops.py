@@ -19,7 +19,7 @@ from ..dim import Dim, Size, at_least, equal, expr_of
 from ..emit import Emit, common
 from ..scope import Boundary, Scope
 from ..structure import nodes_in
-from ..value import Node, Value, numbers
+from ..value import Node, Value, whole
 from .branches import decided, flat, formed
 from .sequences import joined, of_call
 
@@ -124,7 +124,7 @@ class _Through:
         def step(walk: Any, boundary: Boundary | None, number: Value, _go: Value, states: list[Value]) -> _Round:
             e: Emit = walk.emit
             captured = (lambda value: value) if boundary is None else boundary.captured
-            count = captured(Value(known=numbers([length], ()), dtype="int64")) if used is None else captured(used)
+            count = captured(whole(length)) if used is None else captured(used)
             last = e.onnx("Sub", count, e.const(1, "int64"), opset=14)
             elements = [
                 _element(e, captured(x), axis, e.onnx("Sub", last, number, opset=14) if back else number)
@@ -133,7 +133,7 @@ class _Through:
             found = self.inside(boundary, walk, [*states, *elements], scope)
             return _Round(e.const(True, "bool"), found[: self.states], found[self.states :])
 
-        trips = Value(known=numbers([length], ()), dtype="int64") if used is None else used
+        trips = whole(length) if used is None else used
         found = _run(walk, self.node, size, trips, e.const(True, "bool"), states, step)
         parts = zip(found.parts, self.out_axes, self.out_backward, strict=True)
         return [*found.states, *(_placed(e, part, axis, back) for part, axis, back in parts)]
@@ -173,7 +173,7 @@ def _in_batch(
     if lengths is not None:
         raise node.refused("has sequence_lens; its stacked results end with numbers that the standard does not say")
     go = e.const(True, "bool")
-    trips = Value(known=numbers([batch], ()), dtype="int64")
+    trips = whole(batch)
     steps = next((x.sizes[1] for x in scanned if x.dims is not None and isinstance(x.sizes[1], int)), _FOREVER)
     return _run(walk, node, size * steps, trips, go, [], step).parts
 

@@ -14,44 +14,36 @@ from ..dim import Dim, Size, equal, expr_of, max_of, min_of
 from ..emit import Emit, elem_type
 from ..table import operator
 from ..value import Node, Value, numbers
-from .computed import asked, computed
+from .computed import asked, computed, int64, within
 from .shapes import int_of, ints_of, of_known
 
 
 def _part_axis(node: Node) -> int:
-    axis, rank = int(node.attr("axis", 0)), len(node.needed(0).sizes)
-    if not -rank <= axis < rank:
-        raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
-    return axis % rank
+    return int(node.attr("axis", 0)) % len(node.needed(0).sizes)
 
 
 def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
     """The axis that a Split divides, and the sizes of its parts."""
-    axis, count = _part_axis(node), len(node.wanted)
-    size = node.needed(0).sizes[axis]
+    axis = _part_axis(node)
     if given:
         return axis, given
-    parts = node.attr("num_outputs", count)
-    if isinstance(size, Dim):
-        if node.opset < 18:  # parts are equal, which is checked in the call
-            return axis, [size // parts] * parts
-        each = -(-size // parts)
-        found = [min_of(each, max_of(size - each * i, 0)) for i in range(parts - 1)]
-        return axis, [*found, size - sum(found)]
+    size, parts = node.needed(0).sizes[axis], node.attr("num_outputs", len(node.wanted))
+    if isinstance(size, Dim) and node.opset < 18:  # parts are equal, which is checked in the call
+        return axis, [size // parts] * parts
     each = -(-size // parts)
-    return axis, [min(each, max(size - each * i, 0)) for i in range(parts)]
+    found = [min_of(each, max_of(size - each * i, 0)) for i in range(parts - 1)]
+    return axis, [*found, size - sum(found)]
 
 
 def _split_known(node: Node, known: np.ndarray) -> list[np.ndarray]:
-    axis, sizes = _part_sizes(node, node.attr_or_input("split", 1))
+    axis, sizes = _part_sizes(node, node.ints(1, "split"))
     ends = list(itertools.accumulate(int(s) for s in sizes if isinstance(s, int)))
     return [known.take(range(a, b), axis) for a, b in zip([0, *ends], ends, strict=False)]
 
 
 @operator("Split", value=of_known(_split_known))
-def _split(e: Emit, node: Node, x: Value, *, split: Any = None) -> Any:
-    (axis, sizes) = _part_sizes(node, ints_of(e, node, 1, "split") if split is None else list(split))
-    return _parts(e, node, x, axis, sizes)
+def _split(e: Emit, node: Node, x: Value) -> Any:
+    return _parts(e, node, x, *_part_sizes(node, ints_of(e, node, 1, "split")))
 
 
 def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[Value | None]:
@@ -84,9 +76,7 @@ def _split_to_sequence(e: Emit, node: Node, x: Value, split: Value | None = None
         sizes = [min(part, size - start) for start in range(0, size, part)]
     node.wanted = (True,) * len(sizes)
     parts = [part for part in _parts(e, node, x, axis, sizes) if part is not None]
-    if split is None and not keepdims:
-        parts = [e.squeeze(part, axis=[axis]) for part in parts]
-    return Value(items=parts)
+    return Value(items=parts if split is not None or keepdims else [e.squeeze(part, axis=[axis]) for part in parts])
 
 
 @operator("Tile", since=6)
@@ -98,17 +88,18 @@ def _tile(e: Emit, node: Node, x: Value) -> Any:
     if all(t == 1 for t in times):
         return x
     wide = e.reshape(x, [size for d in dims for size in (1, d)])
-    wide = e.expand(wide, [size for t, d in zip(times, dims, strict=True) for size in (t, d)])
+    wide = e.expand(wide, [size for pair in zip(times, dims, strict=True) for size in pair])
     return e.reshape(wide, [t * d for t, d in zip(times, dims, strict=True)])
 
 
 @operator("CumSum", since=11)
-def _running_sum(e: Emit, node: Node, x: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
-    axis = int((node.ints(1, "its axis") or [0])[0])
-    if 0 in x.sizes:  # which TVM's operator divides by
+@operator("CumProd", since=26)
+def _running(e: Emit, node: Node, x: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
+    axis = int(node.known(1, "its axis").reshape(())) % max(len(x.sizes), 1)
+    if 0 in x.sizes:  # which TVM's operators divide by
         return x
     x = e.flip(x, axis=axis) if reverse else x
-    x = e.cumsum(x, axis=axis, exclusive=bool(exclusive))
+    x = e.call(relax.op.cumsum if node.op == "CumSum" else relax.op.cumprod, x, axis=axis, exclusive=bool(exclusive))
     return e.flip(x, axis=axis) if reverse else x
 
 
@@ -159,10 +150,8 @@ def _blocks(node: Node) -> tuple[int, bool, list[Any]]:
 def _depth_to_space(e: Emit, node: Node, x: Value) -> Any:
     size, channels_first, (n, c, h, w) = _blocks(node)
     inner = c // (size * size)
-    if channels_first:
-        split, order = [n, inner, size, size, h, w], [0, 1, 4, 2, 5, 3]
-    else:
-        split, order = [n, size, size, inner, h, w], [0, 3, 4, 1, 5, 2]
+    by_columns = [n, inner, size, size, h, w], [0, 1, 4, 2, 5, 3]
+    split, order = by_columns if channels_first else ([n, size, size, inner, h, w], [0, 3, 4, 1, 5, 2])
     return e.reshape(e.transpose(e.reshape(x, split), order), [n, inner, h * size, w * size])
 
 
@@ -180,21 +169,19 @@ _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wr
 
 
 @operator("Pad")
-def _pad(e: Emit, node: Node, data: Value, *, mode: str = "constant", value: float = 0.0) -> Any:
+def _pad(e: Emit, node: Node, data: Value, pads: Value, value: Value | None = None, *, mode: str = "constant") -> Any:
     if mode not in _MODES:
         raise node.wrong(f"has the mode {mode}; expected {', '.join(_MODES)}")
     rank = len(data.sizes)
     axes = node.ints(3, "axes")
     along = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
-    given = node.attr("paddings") if node.opset < 2 else node.attr("pads")
-    if given is None and node.needed(1).known is None:
-        given = asked(e, node.needed(1), [f"pad{i}" for i in range(2 * len(along))])
-    widths = node.ints(1) or [] if given is None else list(given)
+    is_asked = pads.known is None
+    widths = asked(e, pads, [f"pad{i}" for i in range(2 * len(along))]) if is_asked else node.ints(1) or []
     before: list[Any] = [0] * rank
     after: list[Any] = [0] * rank
     for axis, b, a in zip(along, widths, widths[len(along) :], strict=False):
         before[axis], after[axis] = b, a
-    return padded(e, data, before, after, mode, node.input(2) or e.const(value, data.dtype))
+    return padded(e, data, before, after, mode, value)
 
 
 def padded(
@@ -208,14 +195,14 @@ def padded(
     """A value with more elements around it, or fewer where widths are below 0."""
     fill = e.const(0, data.dtype) if fill is None else fill
     number = fill.known
-    is_plain = all(isinstance(w, int) and w >= 0 for w in (*before, *after))
     if not any(isinstance(w, Dim) or w for w in (*before, *after)):
         return data
+    is_plain = all(isinstance(w, int) and w >= 0 for w in (*before, *after))
     widths = [w for pair in zip(before, after, strict=True) for w in pair]
     # the attribute of Relax's operator is a float64
     is_said = number is not None and data.dtype != "bool" and number.size == 1 and float(number.item()) == number.item()
     if mode == "constant" and is_plain and number is not None and is_said:
-        return e.pad(data, pad_width=widths, pad_mode="constant", pad_value=float(number.reshape(())))
+        return e.pad(data, pad_width=widths, pad_mode="constant", pad_value=float(number.item()))
     if mode != "constant" and is_plain and data.dtype != "bool":  # the call finds too few elements to repeat
         return e.pad(data, pad_width=widths, pad_mode=_MODES[mode])
     sizes = [n + b + a for n, b, a in zip(data.sizes, before, after, strict=True)]
@@ -283,8 +270,7 @@ def _scatter_elements(e: Emit, node: Node, data: Value, indices: Value, updates:
         return e.scatter_elements(data, indices, updates, axis=axis, reduction=reduction)
     index = e.cast(indices, "int64")
     parts = [index if a == axis else e.expand(places_along(e, sizes[a], a, rank), sizes) for a in range(rank)]
-    parts = [e.reshape(part, [*sizes, 1]) for part in parts]
-    places = e.concat(parts, rank)
+    places = e.concat([e.reshape(part, [*sizes, 1]) for part in parts], rank)
     return e.scatter_nd(data, places, updates, reduction=reduction)
 
 
@@ -319,8 +305,7 @@ def _eye(e: Emit, node: Node, x: Value, *, k: int = 0, dtype: Any = None) -> Any
         raise node.wrong(f"reads a tensor of {len(dims)} axes; expected 2")
     rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(dims))
     chosen = e.equal(rows + e.const(k, "int64"), columns)
-    kind = dtype or elem_type(x.dtype)
-    return e.onnx("Cast", chosen, opset=13, to=kind)
+    return e.onnx("Cast", chosen, opset=13, to=dtype or elem_type(x.dtype))
 
 
 @operator("Trilu", since=14)
@@ -329,10 +314,8 @@ def _triangle(e: Emit, node: Node, x: Value, k: Value | None = None, *, upper: i
         diagonal = 0 if k is None else int((node.ints(1) or [0])[0])
         return e.call(relax.op.triu if upper else relax.op.tril, x, k=diagonal)
     rows, columns = (places_along(e, size, axis, 2) for axis, size in enumerate(x.sizes[-2:]))
-    distance = columns - rows
-    least = e.reshape(e.cast(k, "int64"), [])
-    chosen = e.call(relax.op.greater_equal if upper else relax.op.less_equal, distance, least)
-    return e.where(chosen, x, 0)
+    distance, least = columns - rows, e.reshape(e.cast(k, "int64"), [])
+    return e.where(distance >= least if upper else distance <= least, x, 0)
 
 
 # ---- elements at other places, and bits that are read in another way --------------------------------------
@@ -348,7 +331,7 @@ def _reverse_sequence(e: Emit, node: Node, x: Value) -> Any:
     def compute(data: Any, counts: Any) -> Any:
         def element(*at: Any) -> Any:
             count = tirx.min(counts(at[batch]), data.shape[time])
-            place = tirx.Select(at[time] < count, tirx.max(count - 1 - at[time], tirx.const(0, "int64")), at[time])
+            place = tirx.Select(at[time] < count, tirx.max(count - 1 - at[time], int64(0)), at[time])
             return data(*(place if axis == time else i for axis, i in enumerate(at)))
 
         return te.compute(data.shape, element, name="reverse_sequence")
@@ -360,15 +343,11 @@ def _reverse_sequence(e: Emit, node: Node, x: Value) -> Any:
 def _tensor_scatter(e: Emit, node: Node) -> Any:
     """Writes ``update`` into a cache, from a place of each batch on; a circular cache begins again at its end."""
     past, update, starts = node.needed(0), node.needed(1), node.input(2)
-    rank, mode = past.rank, node.attr("mode", "linear")
-    if rank is None:
-        raise node.refused("has a cache of unknown rank")
-    axis = node.attr("axis", -2) % rank
+    mode, axis = node.attr("mode", "linear"), node.attr("axis", -2) % len(past.sizes)
     if axis == 0:
         raise node.wrong("has the axis 0, which is the batch")
-    if starts is None:
-        starts = e.const([0])
-    one = starts.dims is not None and starts.sizes[0] == 1
+    starts = e.const([0]) if starts is None else starts
+    one = starts.sizes[0] == 1
 
     def compute(cache: Any, new: Any, begins: Any) -> Any:
         def element(*at: Any) -> Any:
@@ -376,9 +355,8 @@ def _tensor_scatter(e: Emit, node: Node) -> Any:
             after = at[axis] - begins(tirx.const(0, "int64") if one else at[0])
             if mode == "circular":
                 after = tirx.floormod(after, size)
-            is_new = tirx.all(after >= 0, after < length)
-            place = tirx.max(tirx.min(after, length - 1), tirx.const(0, "int64"))
-            return tirx.if_then_else(is_new, new(*(place if i == axis else a for i, a in enumerate(at))), cache(*at))
+            new_at = (within(after, length) if i == axis else a for i, a in enumerate(at))
+            return tirx.if_then_else(tirx.all(after >= 0, after < length), new(*new_at), cache(*at))
 
         return te.compute(cache.shape, element, name="tensor_scatter")
 

@@ -14,7 +14,8 @@ from ..table import operator
 from ..value import Node, Value
 from .attention_parts import arange
 from .moving import places_along
-from .runtime_others import channels_first, channels_last
+from .runtime_others import channels_first, channels_last, plus
+from .shapes import flat_sizes
 
 _NARROW = ("float16", "bfloat16")
 
@@ -33,12 +34,10 @@ def _of_channels(e: Emit, data: Value, *vectors: Value) -> list[Value]:
 def _batch_norm(e: Emit, node: Node) -> Any:
     """Before opset 14 the other results say that the model is trained."""
     data, *vectors = (node.needed(i) for i in range(5))
-    epsilon, momentum = node.attr("epsilon", 1e-5), node.attr("momentum", 0.9)
-    spatial = node.attr("spatial", 1)
+    epsilon, momentum, spatial = (node.attr(*a) for a in (("epsilon", 1e-5), ("momentum", 0.9), ("spatial", 1)))
     if spatial:
         data, *vectors = _of_channels(e, data, *vectors)
-    for name in ("is_test", "consumed_inputs"):
-        node.attr(name)
+    node.unused("is_test", "consumed_inputs")
     training = bool(node.attr("training_mode", 0)) if node.opset >= 14 else any(node.wanted[1:])
     own, given = data.dtype, [data, *vectors]
     wide = own if len({v.dtype for v in given}) == 1 and not (training and own in _NARROW) else "float32"
@@ -70,10 +69,9 @@ def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value,
 @operator("InstanceNormalization")
 def _instance_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value, *, epsilon: float = 1e-05) -> Any:
     rank = len(data.sizes)
-    node.attr("consumed_inputs")
+    node.unused("consumed_inputs")
     data, scale, bias = _of_channels(e, data, scale, bias)
-    axes = list(range(2, rank))
-    mean, variance = _moments(e, data, axes)
+    mean, variance = _moments(e, data, list(range(2, rank)))
     return _normalised(e, data, epsilon, mean, variance, *(_per_channel(e, v, rank) for v in (scale, bias)))
 
 
@@ -199,8 +197,7 @@ def _lp_normalization(e: Emit, x: Value, *, axis: int = -1, p: int = 2) -> Any:
 
 @operator("Dropout")
 def _dropout(e: Emit, node: Node, data: Value, ratio: Value | None = None, training: Value | None = None) -> Any:
-    for name in ("ratio", "is_test", "seed", "consumed_inputs"):
-        node.attr(name)
+    node.unused("ratio", "is_test", "seed", "consumed_inputs")
     if training is not None and node.opset >= 12:
         is_off = training.known is not None and not training.known.any()
         keeps_all = ratio is not None and ratio.known is not None and not ratio.known.any()
@@ -229,8 +226,7 @@ def _flattened_softmax(e: Emit, node: Node, data: Value, *, axis: int = 1) -> An
     behind = [d for d in data.sizes[axis + 1 :] if d != 1]
     if not behind and axis < rank:
         return _along(e, node, data, axis)
-    flat = e.reshape(data, [product(data.sizes[:axis]), product(data.sizes[axis:])])
-    return e.reshape(_along(e, node, flat, 1), data.sizes)
+    return e.reshape(_along(e, node, e.reshape(data, flat_sizes(data, axis)), 1), data.sizes)
 
 
 def _along(e: Emit, node: Node, data: Value, axis: int) -> Value:
@@ -254,25 +250,20 @@ def _inverse(e: Emit, x: Value, axes: Sequence[int], epsilon: float, *, centred:
 
 
 @operator("SimplifiedLayerNormalization", whole=True)
-def _root_mean_square(e: Emit, node: Node) -> list[Value | None]:
-    x, scale = node.needed(0), node.needed(1)
-    axis, epsilon = int(node.attr("axis", -1)), float(node.attr("epsilon", 1e-5))
-    node.attr("stash_type")
-    inverse = None
-    if len(node.wanted) > 1 and node.wanted[1]:
-        rank = len(x.sizes)
+def _root_mean_square(
+    e: Emit, node: Node, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5
+) -> list[Value | None]:
+    node.unused("stash_type")
+    rank, inverse = len(x.sizes), None
+    if any(node.wanted[1:]):
         _, inverse = _inverse(e, x, range(axis % rank, rank), epsilon, centred=False)
     return [rms_norm(e, x, scale, axis, epsilon), inverse]
-
-
-def _sum(x: Value, skip: Value, bias: Value | None) -> Value:
-    return x + skip if bias is None else x + skip + bias
 
 
 @operator("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=_MS, whole=True)
 def _skip_norm(e: Emit, node: Node, x: Value, *, epsilon: float = 1e-12) -> list[Value | None]:
     is_centred, scale = node.op == "SkipLayerNormalization", node.needed(2)
-    total = _sum(x, node.needed(1), node.input(4 if is_centred else 3))
+    total = plus(x + node.needed(1), node.input(4 if is_centred else 3))
     if is_centred:
         out = _normalised_layer(e, total, scale, node.input(3), epsilon)
     else:
@@ -293,7 +284,7 @@ def _normalised_layer(e: Emit, x: Value, gamma: Value, beta: Value | None, epsil
 def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
     ids, words, places = (node.needed(i) for i in (0, 2, 3))
     segments, parts, mask, positions = (node.input(i) for i in (1, 4, 7, 8))
-    node.attr("mask_index_type")
+    node.unused("mask_index_type")
     batch, length = ids.sizes
     total = e.take(words, e.cast(ids, "int64"), axis=0)
     if positions is None:
@@ -317,7 +308,7 @@ def _skip_group_norm(e: Emit, node: Node, x: Value) -> list[Value | None]:
     dims = x.sizes
     if skip.rank == 2:
         skip = e.reshape(skip, [dims[0], 1, 1, dims[3]])
-    total = _sum(x, skip, bias)
+    total = plus(x + skip, bias)
     return [_grouped(e, node, total), total]
 
 

@@ -15,9 +15,9 @@ from tvm.script.ir_builder import tirx as T
 from ..dim import Dim, Size, at_least, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Value, whole
 from .computed import asked, int64, written
-from .shapes import int_of, whole
+from .shapes import int_of
 
 _UPPER = 1 << 63
 
@@ -73,8 +73,8 @@ def keys(e: Emit, x: Value) -> Value:
 def _top(e: Emit, node: Node, x: Value) -> Any:
     dims = x.sizes
     axis, largest = _axis(node, dims, -1), bool(node.attr("largest", 1))
-    node.attr("sorted", 1)  # results that may have any order are sorted
-    k = node.attr("k") if node.opset < 10 else int_of(e, node, 1, "k")
+    node.unused("sorted")  # results that may have any order are sorted
+    k = int_of(e, node, 1, "k")
     if k == 0:  # TVM takes all for 0
         none = e.cut(x, axis, 0, 0)
         return [none, e.value(relax.op.zeros(e.shape(none.sizes), "int64"))]

@@ -15,7 +15,7 @@ from tvm import relax, te, tirx
 from ..dim import Dim, Size, at_least, equal, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, numbers
+from ..value import Node, Value, listed
 from .computed import all_computed, computed, lowest, wide_dtype
 
 _RANKS = (1, 2, 3)  # of Relax's pools
@@ -36,7 +36,7 @@ def _by_relax(e: Emit, kind: str, data: Value, windows: Windows, counts_pads: bo
         if not all(equal(b, 0) for b in windows.before) or (kind == "avg" and counts_pads):
             return None
         cut = replace(windows, before=[0] * len(windows.kernel), after=[0] * len(windows.kernel), rounds_up=True)
-        if not windows.same_counts(cut):
+        if not all(a == b or equal(a, b) for a, b in zip(windows.counts, cut.counts, strict=True)):
             return None
         windows = cut
     if windows.rounds_up:
@@ -55,12 +55,10 @@ def _by_relax(e: Emit, kind: str, data: Value, windows: Windows, counts_pads: bo
 @operator("MaxPool")
 def _max_pool(e: Emit, node: Node, data: Value, *, storage_order: int = 0) -> Any:
     windows = _windows(node, data)
-    by_columns = bool(storage_order)
-    if not any(node.wanted[1:]):
-        made = _by_relax(e, "max", data, windows)
-        if made is not None:
-            return made
-    return all_computed(e, "max_pool", _largest(windows, data.dtype, by_columns), data, windows.before, windows.counts)
+    if not any(node.wanted[1:]) and (made := _by_relax(e, "max", data, windows)) is not None:
+        return made
+    largest = _largest(windows, data.dtype, bool(storage_order))
+    return all_computed(e, "max_pool", largest, data, windows.before, windows.counts)
 
 
 def _taps(windows: Windows, axes: Any, index: Any, before: Any) -> list[Any]:
@@ -161,15 +159,11 @@ def _lp_pool(e: Emit, node: Node, data: Value, *, p: int = 2) -> Any:
     return _root(e, total, p)
 
 
-@operator("GlobalAveragePool")
-def global_average(e: Emit, node: Node, data: Value) -> Value:
-    return e.mean(data, axis=_spatial(data), keepdims=True)
-
-
 def _spatial(data: Value) -> list[int]:
     return list(range(2, len(data.sizes)))
 
 
+operator("GlobalAveragePool")(lambda e, x: e.mean(x, axis=_spatial(x), keepdims=True))
 operator("GlobalMaxPool")(lambda e, x: e.max(x, axis=_spatial(x), keepdims=True))
 
 
@@ -193,7 +187,7 @@ def _max_unpool(e: Emit, node: Node, data: Value, places: Value, *, kernel_shape
     if all(a == b or equal(a, b) for a, b in zip(pooled, wanted, strict=True)):
         return made
     behind = [w - p for w, p in zip(wanted, pooled, strict=True)]
-    return e.onnx("Pad", made, Value(known=numbers([*[0] * len(pooled), *behind])), opset=18)
+    return e.onnx("Pad", made, listed(*[0] * len(pooled), *behind), opset=18)
 
 
 @dataclass(frozen=True)
@@ -258,21 +252,10 @@ class Windows:
         """Whether rounding up makes no window that begins behind the data, whatever the sizes are."""
         return all(at_least(k, a + s) for k, s, a in zip(self.spans, self.strides, self.after, strict=True))
 
-    def reached(self) -> list[Size]:
-        """The pads behind the data that the last windows reach."""
-        every = zip(self.counts, self.strides, self.spans, self.sizes, self.before, strict=True)
-        return [(c - 1) * s + k - n - b for c, s, k, n, b in every]
-
     def exact(self) -> Windows:
-        """The same windows without rounding up: what the last ones reach is padding."""
-        if not self.rounds_up:
-            return self
-        after = [max_of(0, r) for r in self.reached()]
-        return Windows(self.sizes, self.kernel, self.strides, self.dilations, self.before, after)
-
-    def same_counts(self, other: Windows) -> bool:
-        """Whether others are as many."""
-        return all(a == b or equal(a, b) for a, b in zip(self.counts, other.counts, strict=True))
+        """The same windows without rounding up: what the last ones reach behind the data is padding."""
+        every = zip(self.counts, self.strides, self.spans, self.sizes, self.before, strict=True)
+        return replace(self, after=[max_of(0, (c - 1) * s + k - n - b) for c, s, k, n, b in every], rounds_up=False)
 
 
 def halves(total: Sequence[Size], upper: bool) -> list[Any]:

@@ -31,7 +31,7 @@ def multiplied(e: Emit, a: Value, b: Value) -> Value:
 def _gemm(
     e: Emit, node: Node, a: Value, b: Value, c: Value | None = None, *, alpha: float = 1.0, beta: float = 1.0
 ) -> Any:
-    node.attr("broadcast")  # until opset 7, when it became the rule
+    node.unused("broadcast")  # until opset 7, when it became the rule
     a = a if alpha == 1.0 else a * alpha
     sides = ((a, node.attr("transA", 0)), (b, node.attr("transB", 0)))
     made = multiplied(e, *(e.transpose(x, [1, 0]) if is_turned else x for x, is_turned in sides))
@@ -152,14 +152,3 @@ def _product(e: Emit, a: _Term, b: _Term, kept: set[str]) -> _Term:
     right = e.reshape(b.ordered(e, [*batch, *inner, *columns]), [*outer, depth, product(down)])
     made = e.call(relax.op.matmul if inner else relax.op.multiply, left, right)
     return _Term(e.reshape(made, [*outer, *across, *down]), "".join([*batch, *rows, *columns]))
-
-
-@operator("CumProd", since=26)
-def _cumulative(e: Emit, node: Node, data: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
-    axis = int(node.known(1, "the axis").reshape(()))
-    axis = axis % len(data.sizes)
-    if 0 in data.sizes:  # which TVM's operator divides by
-        return data
-    turned = e.flip(data, axis=axis) if reverse else data
-    made = e.cumprod(turned, axis=axis, exclusive=bool(exclusive))
-    return e.flip(made, axis=axis) if reverse else made

@@ -14,7 +14,7 @@ from tvm import relax
 
 from ....core.arrays import STORED
 from ....ir.tvm_compat import quantised as of_tensor
-from ..emit import Emit, common, np_dtype
+from ..emit import Emit, common, elem_type
 from ..table import operator
 from ..value import Node, Value
 from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
@@ -66,13 +66,12 @@ def _wide(e: Emit, x: Value) -> Value:
         return x
     if x.is_constant:
         return e.const(x.known.astype(to))  # type: ignore[union-attr]
-    return e.onnx("Cast", x, opset=21, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
+    return e.onnx("Cast", x, opset=21, to=elem_type(to))
 
 
 @operator("DequantizeLinear", since=10)
 @operator("DequantizeLinear", domain="com.microsoft")
-def _dequantize(e: Emit, node: Node) -> Any:
-    data, scale, zero = node.needed(0), node.needed(1), node.input(2)
+def _dequantize(e: Emit, node: Node, data: Value, scale: Value, zero: Value | None = None) -> Any:
     kind = node.attr("output_dtype", 0)
     dtype = tvm_dtype(kind) if kind else scale.dtype
     block = block_of(node, data, scale)
@@ -90,8 +89,8 @@ def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: in
     zero = e.const(0, data.dtype) if zero is None else scalar(e, _wide(e, zero))
     if "int" not in data.dtype or dtype not in ("float32", "float16"):
         wide = "float64" if dtype == "float64" else "float32"
-        moved = e.cast(data, wide) - _along(e, data, e.cast(zero, wide), axis)
-        return e.cast(moved * _along(e, data, e.cast(scale, wide), axis), dtype)
+        moved = e.cast(data, wide) - along(e, data, e.cast(zero, wide), axis)
+        return e.cast(moved * along(e, data, e.cast(scale, wide), axis), dtype)
 
     def call(x: Any) -> Any:
         return relax.op.dequantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
@@ -108,20 +107,18 @@ def real(e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0) 
     return dequantised(e, *_agreed(e, axis, data, scale, zero), axis)
 
 
-def _along(e: Emit, data: Value, x: Value, axis: int) -> Value:
+def along(e: Emit, data: Value, x: Value, axis: int) -> Value:
     """A vector along one axis of data."""
     return e.call(relax.op.reshape, x, shape=[-1, *[1] * ((data.rank or 0) - axis - 1)]) if x.rank else x
 
 
 @operator("QuantizeLinear", since=10)
 @operator("QuantizeLinear", domain="com.microsoft")
-def _quantize(e: Emit, node: Node) -> Any:
-    data, scale, zero = node.needed(0), node.needed(1), node.input(2)
-    kind, precision = node.attr("output_dtype", 0), node.attr("precision", 0)
+def _quantize(e: Emit, node: Node, data: Value, scale: Value, zero: Value | None = None) -> Any:
+    kind, precision, saturates = node.attr("output_dtype", 0), node.attr("precision", 0), node.attr("saturate", 1)
     dtype = tvm_dtype(kind) if kind else "uint8" if zero is None else zero.dtype
     if kind and zero is not None and zero.dtype != dtype:
         raise node.wrong(f"has output_dtype {dtype} and a zero point of {zero.dtype}")
-    saturates = node.attr("saturate", 1)
     if precision:
         data, scale = (e.cast(v, tvm_dtype(precision)) for v in (data, scale))
     elif "int" in data.dtype:
@@ -143,18 +140,18 @@ def quantised(
         zero = e.const(0, dtype) if zero is None else scalar(e, zero)
         # TVM quantises no bfloat16, and neither of these says all integers of 16 bits.
         if data.dtype == "bfloat16" or ("16" in dtype and data.dtype in _NARROW):
-            quotient = data / _along(e, data, e.cast(scale, data.dtype), axis)
+            quotient = data / along(e, data, e.cast(scale, data.dtype), axis)
             data, scale = e.cast(e.round(quotient), "float32"), e.const(np.float32(1))
 
         def call(x: Any) -> Any:
             return relax.op.quantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
 
         return e.value(of_tensor(e.bb, e.tensor(data), call))
-    whole = e.cast(data / _along(e, data, e.cast(scale, data.dtype), axis), "float32")
+    whole = e.cast(data / along(e, data, e.cast(scale, data.dtype), axis), "float32")
     if "int" in dtype:
         whole = e.round(whole)
     if zero is not None:
-        whole = whole + _along(e, data, e.cast(scalar(e, _wide(e, zero)), "float32"), axis)
+        whole = whole + along(e, data, e.cast(scalar(e, _wide(e, zero)), "float32"), axis)
     return _narrow(e, whole, dtype, saturates)
 
 
@@ -165,10 +162,8 @@ def _narrow(e: Emit, whole: Value, dtype: str, saturates: int = 1) -> Value:
         whole = e.minimum(e.maximum(whole, float(low)), float(high))
         whole = e.cast(whole, STORED.get(dtype, dtype))
         return whole if dtype not in STORED else Value(e.tensor(whole), dtype=dtype)
-    to = int(helper.np_dtype_to_tensor_dtype(np_dtype(dtype)))
     how: dict[str, Any] = {} if "float4" in dtype else {"saturate": saturates}
-    made: Value = e.onnx("Cast", whole, opset=23, to=to, **how)
-    return made
+    return e.onnx("Cast", whole, opset=23, to=elem_type(dtype), **how)
 
 
 @operator("DynamicQuantizeLinear", since=11)

@@ -19,7 +19,8 @@ import numpy as np
 from ....whole import rounded
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Type, Value, numbers
+from ..value import Node, Type, Value, whole
+from .attention_parts import columns
 
 _BITS = (2, 4, 8)
 #: `accuracy_level` of sources that are rounded to 8 bits; lower ones let the products be as exact as they like
@@ -41,9 +42,8 @@ def block_of(node: Node, data: Value, scale: Value) -> Block | None:
     length = int(node.attr("block_size", 0))
     if not length:
         return None
-    axis = int(node.attr("axis", 1))
-    dims = data.sizes
-    if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int) or length < 0:
+    axis, dims = int(node.attr("axis", 1)), data.sizes
+    if not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int) or length < 0:
         raise node.refused(f"has blocks of {length} along axis {axis} of {data}; expected an axis of a known size")
     axis, size = axis % len(dims), int(dims[axis])  # type: ignore[arg-type]
     count = -(-size // length)
@@ -140,14 +140,8 @@ def dequantised_blocks(
 ) -> Value:
     """Constant weights with two axes as they are stored, all else as arithmetic; the data are int8 or uint8."""
     numbers, scales, zeros = (None if v is None or not v.is_constant else v.known for v in (data, scale, zero))
-    if (
-        numbers is None
-        or scales is None
-        or (zero is not None and zeros is None)
-        or data.rank != 2
-        or data.dtype not in ("int8", "uint8")
-        or dtype != scale.dtype
-    ):
+    is_stored = data.rank == 2 and data.dtype in ("int8", "uint8") and dtype == scale.dtype
+    if numbers is None or scales is None or (zero is not None and zeros is None) or not is_stored:
         wide = "float64" if dtype == "float64" else "float32"
         whole = e.cast(data, wide)
         if zero is not None:
@@ -205,7 +199,7 @@ def _gather_rows(
     is_packed = stored.dtype == "uint8"
     if is_packed and (along != rank - 1 or axis == along):
         raise node.wrong(f"has bytes and the axes {axis} and {along}; expected blocks along the last axis")
-    index, last = e.cast(indices, "int64"), Value(known=numbers([stored.sizes[axis]], ()), dtype="int64")
+    index, last = e.cast(indices, "int64"), whole(stored.sizes[axis])
     index = e.where(index < 0, index + last, index)
     is_there = (index >= 0) & (index < last)
     index = e.where(is_there, index, 0)
@@ -229,20 +223,15 @@ def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
     """Bytes along the last axis as the numbers in them, perhaps the first ``count`` of these."""
     if bits == 8:
         return stored
-    dims, each = stored.sizes, 8 // bits
-    shifts = (e.const(shift, "uint8") for shift in range(0, 8, bits))
-    moved = [e.right_shift(stored, shift) if i else stored for i, shift in enumerate(shifts)]
+    *lead, last = stored.sizes
+    moved = [e.right_shift(stored, e.const(shift, "uint8")) if shift else stored for shift in range(0, 8, bits)]
     parts = [part & e.const((1 << bits) - 1, "uint8") for part in moved]
-    wide = e.reshape(e.stack(parts, -1), [*dims[:-1], dims[-1] * each])
-    if count is None or count == dims[-1] * each:
-        return wide
-    return e.strided_slice(wide, axes=[len(dims) - 1], begin=[0], end=[count])
+    wide = e.reshape(e.stack(parts, -1), [*lead, last * len(parts)])
+    return wide if count is None else columns(e, wide, len(lead), 0, count)
 
 
 def _per_number(e: Emit, blocks: Value, axis: int, block: int, like: Value) -> Value:
     """One of each block as one of each number along the axis."""
-    size = like.sizes[axis]
-    places = e.const(np.arange(int(size)) // block) if isinstance(size, int) else None
-    if places is None:
+    if not isinstance(size := like.sizes[axis], int):
         raise e.refused("has blocks along an axis of an open size; fix it")
-    return e.take(blocks, places, axis=axis)
+    return e.take(blocks, e.const(np.arange(size) // block), axis=axis)

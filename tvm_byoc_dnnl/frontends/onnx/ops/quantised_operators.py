@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-from tvm import relax
+from onnx import defs
 
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
 from .attention import attention_of_product
 from .convolutions import convolution
-from .pools import averaged, global_average
+from .pools import averaged
 from .products import multiplied
-from .quantised import dequantised, quantised, real
-from .runtime_others import channels_first, channels_last
+from .quantised import along, dequantised, quantised, real
+from .runtime_others import channels_first, channels_last, plus
 
 _MS = "com.microsoft"
 _NARROW = ("float16", "bfloat16")
@@ -68,8 +68,7 @@ def _conv(e: Emit, node: Node, x: Value) -> Any:
 @operator("QLinearMatMul", since=10)
 def _matmul(e: Emit, node: Node, x: Value) -> Any:
     """In float32: sums of products in float16 are off by more than a step of the result."""
-    w = node.needed(3)
-    given = [node.needed(i) for i in (1, 4, 6)]
+    w, *given = (node.needed(i) for i in (3, 1, 4, 6))
     if wrong := [s for s in given[:2] if (s.rank or 0) > 1 and s.shape != (1,) * (s.rank or 0)]:
         raise node.refused(f"has scales of {wrong[0]}; expected one, or one per row or column")
     scales = [e.cast(s, "float32") if s.dtype in _NARROW else s for s in given]
@@ -91,25 +90,27 @@ def _gemm(e: Emit, node: Node, x: Value, *, alpha: float = 1.0, transA: int = 0,
     return made if node.input(7) is None else _stored(e, node, made, 7, x)
 
 
-#: operator → how many (data, scale, zero point) it has; the result's scale and zero point are behind them
-_ELEMENTWISE = {"QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1}
+#: operator → the standard's, its version, where data, scale and zero point of its operands begin, and the result's
+_CHAINS: dict[str, tuple[str, int, tuple[int, ...], int]] = {
+    "QLinearAdd": ("Add", 16, (0, 3), 6),
+    "QLinearAveragePool": ("AveragePool", 16, (0,), 3),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", 16, (0,), 3),
+    "QLinearLeakyRelu": ("LeakyRelu", 16, (0,), 3),
+    "QLinearMul": ("Mul", 16, (0, 3), 6),
+    "QLinearReduceMean": ("ReduceMean", 13, (0,), 3),
+    "QLinearSigmoid": ("Sigmoid", 16, (0,), 3),
+}
 
 
-@operator(*_ELEMENTWISE, domain=_MS)
-def _elementwise(e: Emit, node: Node, x: Value) -> Any:
-    op, count = node.op.removeprefix("QLinear"), _ELEMENTWISE[node.op]
-    attrs = {"alpha": alpha} if op == "LeakyRelu" and (alpha := node.attr("alpha")) is not None else {}
-    made = e.onnx(op, *(_real(e, node, 3 * i) for i in range(count)), opset=16, **attrs)
-    return _stored(e, node, made, 3 * count, x)
-
-
-_POOLS = {"QLinearAveragePool": averaged, "QLinearGlobalAveragePool": global_average}
-
-
-@operator(*_POOLS, domain=_MS)
-def _pooled(e: Emit, node: Node, x: Value) -> Any:
+@operator(*_CHAINS, domain=_MS)
+def _chain(e: Emit, node: Node, x: Value) -> Any:
+    op, opset, (first, *others), result = _CHAINS[node.op]
     image, back = _channels(e, node, x)
-    return back(_stored(e, node, _POOLS[node.op](e, node, _real(e, node, 0, data=image)), 3, image))
+    attrs = {name: node.attr(name) for name in defs.get_schema(op, opset).attributes if name in node.attrs}
+    operands = [_real(e, node, first, data=image), *(_real(e, node, i) for i in others)]
+    # with its own node, as which ONNX Runtime counts the windows of a pool in another way
+    made = averaged(e, node, *operands) if op == "AveragePool" else e.onnx(op, *operands, opset=opset, **attrs)
+    return back(_stored(e, node, made, result, x))
 
 
 @operator("QLinearSoftmax", domain=_MS)
@@ -187,9 +188,7 @@ def _moved(e: Emit, node: Node, x: Value, zero: Value | None, axis: int) -> Valu
     if zero is None:
         return whole
     centre = e.cast(zero, "int32")
-    if zero.rank == 1 and x.rank is not None:
-        centre = e.call(relax.op.reshape, centre, shape=[-1, *[1] * (x.rank - axis % x.rank - 1)])
-    return whole - centre
+    return whole - (along(e, x, centre, axis % x.rank) if zero.rank == 1 and x.rank else centre)
 
 
 def _is_read_as_float(node: Node) -> bool:
@@ -213,8 +212,7 @@ def _dynamic(e: Emit, x: Value, b: Value, scale: Value, zero: Value | None = Non
 
 
 def _real_product(e: Emit, left: Value, b: Value, scale: Value, zero: Value | None, bias: Value | None) -> Value:
-    out = e.onnx("MatMul", left, real(e, b, scale, zero, -1), opset=13)
-    return out if bias is None else out + bias
+    return plus(e.onnx("MatMul", left, real(e, b, scale, zero, -1), opset=13), bias)
 
 
 @operator("QAttention", domain=_MS, whole=True)
@@ -231,21 +229,12 @@ def _quantised_where(e: Emit, node: Node, condition: Value) -> Value:
     return _stored(e, node, e.where(condition, _real(e, node, 1), _real(e, node, 4)), 7, node.needed(1))
 
 
-@operator("QLinearReduceMean", domain=_MS)
-def _quantised_mean(e: Emit, node: Node, x: Value, *, axes: Any = None, keepdims: int = 1) -> Value:
-    return _stored(e, node, e.onnx("ReduceMean", _real(e, node, 0), opset=13, axes=axes, keepdims=keepdims), 3, x)
-
-
-_LAYER = ("activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget")
-
-
 @operator("DynamicQuantizeLSTM", domain=_MS)
 def _recurrent(e: Emit, node: Node) -> list[Value | None]:
     """The layer with its weights as numbers; what it reads is never rounded here."""
-    given = node.inputs[:8] + [None] * (8 - len(node.inputs[:8]))
+    given = [node.input(i) for i in range(8)]
     given[1], given[2] = (_gates(e, node, i, scale) for i, scale in ((1, 8), (2, 10)))
-    attrs = {name: value for name in _LAYER if (value := node.attr(name)) is not None}
-    return list(e.onnx("LSTM", *given, opset=14, outputs=3, **attrs))
+    return list(e.onnx("LSTM", *given, opset=14, outputs=3, **{name: node.attr(name) for name in node.attrs}))
 
 
 def _gates(e: Emit, node: Node, position: int, scale_at: int) -> Value:

@@ -6,21 +6,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from tvm import relax
 
 from ..dim import product
-from ..emit import Emit, np_dtype
+from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, numbers
+from ..value import Node, Value, numbers, whole
 from .shapes import axes_of, few
-
-_ATTRIBUTE_UNTIL = {"ReduceSum": 13}  # the version that has its axes as an input; the others have 18
 
 
 def _axes(node: Node) -> list[int] | None:
-    given = node.ints(1, "its axes") if node.opset >= _ATTRIBUTE_UNTIL.get(node.op, 18) else node.attr("axes")
-    rank = node.needed(0).rank
+    given, rank = node.ints(1, "its axes"), node.needed(0).rank
     if not given:
         return None
     return list(given) if rank is None else axes_of(given, rank, node)
@@ -43,7 +41,7 @@ def _mean(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
         return e.mean(x, axis=axes, keepdims=keep)
     total = e.sum(e.cast(x, "int64"), axis=axes, keepdims=keep)  # cut towards zero
     count = product(d for axis, d in enumerate(x.sizes) if axes is None or axis in axes)
-    return e.cast(total / Value(known=numbers([count], ()), dtype="int64"), x.dtype)
+    return e.cast(total / whole(count), x.dtype)
 
 
 def _by_float(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -76,24 +74,15 @@ def _extreme(is_max: bool) -> Callable[..., Value]:
         if not _is_float(x) or _is_subtracted(e, x):
             return call(x, axis=axes, keepdims=keep)
         # The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries.
-        dtype = np_dtype(x.dtype)
         limit = e.const(-math.inf if is_max else math.inf, x.dtype)
         other = ~e.equal(x, limit)  # also a NaN
         is_any = e.max(e.cast(other, "float32"), axis=axes, keepdims=keep)
-        finite = float(_limits(dtype).max)
+        finite = float(ml_dtypes.finfo(x.dtype).max)
         start = e.const(-finite if is_max else finite, x.dtype)
         found = join(start, call(x, axis=axes, keepdims=keep))  # ∞ alone where it is beside a NaN
         return e.where(is_any > 0.0, found, limit)
 
     return compute
-
-
-def _limits(dtype: np.dtype) -> Any:
-    if dtype.kind == "f" and dtype.isbuiltin == 1:
-        return np.finfo(dtype)
-    import ml_dtypes
-
-    return ml_dtypes.finfo(dtype)
 
 
 def _is_subtracted(e: Emit, x: Value) -> bool:
@@ -156,7 +145,7 @@ def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
             raise node.wrong(f"has the mean of no integers, of a tensor of {x}; expected sizes of 1 or more")
         if is_empty:
             with np.errstate(invalid="ignore"):  # -∞ as an integer is the least one
-                one = np.asarray(of_nothing(np_dtype(x.dtype))).astype(np_dtype(x.dtype))
+                one = np.asarray(of_nothing(np.dtype(x.dtype))).astype(np.dtype(x.dtype))
             known = [s for s in kept if isinstance(s, int)]
             return e.const(np.full(known, one)) if len(known) == len(kept) else e.expand(e.const(one), kept)
     return reduction(e, x, axes, keep)

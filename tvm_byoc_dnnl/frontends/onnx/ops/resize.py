@@ -20,7 +20,7 @@ from ....ir.tvm_compat import dtype_of
 from ..dim import Dim, Size, equal, expr_of, size_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, numbers
+from ..value import Node, Value, listed
 from .computed import asked, computed, wide_dtype, within
 
 _POLICIES = {"not_larger": min, "not_smaller": max}
@@ -28,14 +28,12 @@ _POLICIES = {"not_larger": min, "not_smaller": max}
 
 @operator("Upsample")
 def _upsample(e: Emit, node: Node) -> Any:
-    """Scales are attributes before opset 9, and of height and width in opset 1."""
-    data = node.needed(0)
-    given = node.attr("scales")
-    if given is None and node.opset < 7:
-        given = [1.0, 1.0, node.attr("height_scale"), node.attr("width_scale")]
-    scales = node.needed(1) if given is None else e.const(np.array(given, "float32"))
+    """Scales are attributes of height and width in opset 1."""
+    data, scales, sides = node.needed(0), node.input(1), [node.attr(f"{side}_scale") for side in ("height", "width")]
+    if scales is None and None not in sides:
+        scales = e.const(np.array([1.0, 1.0, *sides], "float32"))
     how = Way(node.attr("mode", "nearest").replace("bilinear", "linear"), "asymmetric", "floor")
-    return _resized(e, node, data, how, None, scales, None)
+    return _resized(e, node, data, how, None, scales or node.needed(1), None)
 
 
 @operator("Resize", since=10)
@@ -53,8 +51,6 @@ def _resized(
     e: Emit, node: Node, data: Value, way: Way, roi: Value | None, scales: Value | None, sizes: Value | None
 ) -> Value:
     dims = data.sizes
-    if dims is None:
-        raise node.refused("has data of unknown rank")
     named = [int(a) % len(dims) for a in node.attr("axes") or range(len(dims))]
     if way.antialias and any(v is not None and v.known is None for v in (scales, sizes)):
         raise node.refused("has antialias=1, and scales or sizes that only a call knows")
@@ -62,11 +58,10 @@ def _resized(
     outs, factors, asked_scales = _sizes(e, node, [dims[a] for a in named], scales, sizes)
     if policy in _POLICIES and sizes is not None:
         outs, factors = _of_one_scale(node, policy, [dims[a] for a in named], outs)
-    region: Any = None if roi is None else roi.known
-    asked_region = roi if region is None else None
-    if asked_region is not None:
-        region = list(range(2 * len(named)))  # places in it
-    axes = axes_of(way, named, dims, outs, factors, None if region is None else [*region])
+    asked_region = roi if roi is not None and roi.known is None else None
+    # places in it, if only a call knows it
+    region = range(2 * len(named)) if asked_region is not None else None if roi is None else roi.known
+    axes = axes_of(way, named, dims, outs, factors, region)
     if asked_scales is not None or asked_region is not None:
         return resized(e, data, axes, way, asked_scales, asked_region)
     return _known(e, data, dims, axes, way) if axes else data
@@ -84,7 +79,7 @@ def _sizes(
         return outs, [None] * len(outs), None
     assert scales is not None
     if scales.known is None:
-        own = e.cast(Value(known=numbers(list(lengths)), dtype="int64"), "float32")
+        own = e.cast(listed(*lengths), "float32")
         asked_for = asked(e, e.floor(own * scales), names)
         return asked_for, list(range(len(names))), scales
     factors = scales.known.reshape(-1).astype("float32")
@@ -107,28 +102,21 @@ def _known(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], way
     if any(a.out == 0 for a in axes):
         outs = {a.axis: a.out for a in axes}
         return e.value(relax.op.zeros(e.shape([outs.get(axis, n) for axis, n in enumerate(dims)]), data.dtype))
-    if any(a.size == 0 for a in axes) and 0 not in [
-        n for axis, n in enumerate(dims) if axis not in [a.axis for a in axes]
-    ]:
+    if any(a.size == 0 for a in axes) and 0 not in [n for i, n in enumerate(dims) if i not in {a.axis for a in axes}]:
         raise e.refused(f"resizes an axis without elements, of {data}; expected sizes of 1 or more")
-    made = None
-    if way.fits_tvm(dims, axes) and (way.mode == "nearest" or "float" in data.dtype):
-        made = _by_relax(e, data, dims, axes, way)
+    fits = way.fits_tvm(dims, axes) and (way.mode == "nearest" or "float" in data.dtype)
+    made = _by_relax(e, data, dims, axes, way) if fits else None
     return made or resized(e, data, axes, way, None, None)
 
 
 def _by_relax(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], way: Way) -> Value | None:
-    function = {4: "resize2d", 5: "resize3d"}.get(len(dims), "")
-    operator = getattr(relax.op.image, function, None)
-    if operator is None:
-        return None
-    size = list(dims)
-    for a in axes:
-        size[a.axis] = a.out
-    if len(dims) == 5 and any(isinstance(n, Dim) for n in (*dims[2:], *size[2:])):
+    outs = {a.axis: a.out for a in axes}
+    size = [outs.get(axis, n) for axis, n in enumerate(dims)]
+    function = getattr(relax.op.image, f"resize{len(dims) - 2}d", None)
+    if function is None or (len(dims) == 5 and any(isinstance(n, Dim) for n in (*dims[2:], *size[2:]))):
         return None
     return e.call(
-        operator,
+        function,
         data,
         size=e.shape(size[2:]),
         roi=[0.0] * 2 * (len(dims) - 2),

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..dim import Dim, max_of, product
+from ..dim import Dim, max_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Value, listed
 from .activations import softplus
-from .attention_parts import arange, columns, number
+from .attention_parts import arange, split_last
 from .quantised_blocks import product_types, shaped
+from .shapes import flat_sizes
 
 _MS = "com.microsoft"
 
@@ -22,13 +23,11 @@ _BECAME = {"GatherND": 12, "GridSample": 16, "LinearAttention": 27, "Pad": 13, "
 
 @operator(*_BECAME, domain=_MS)
 def _standard(e: Emit, node: Node, x: Value) -> Value:
-    inputs = list(node.inputs)
-    if node.op == "Range" and len(inputs) < 3:
-        inputs.append(e.const(1, x.dtype))
-    attrs = {name: node.attr(name) for name in node.attrs}
+    step = [e.const(1, x.dtype)] if node.op == "Range" and len(node.inputs) < 3 else []
+    attrs = _given(node, *node.attrs)
     if attrs.pop("state_window", 0):
         raise node.refused("has a `state_window`")
-    return e.onnx(node.op, *inputs, opset=_BECAME[node.op], outputs=len(node.wanted), **attrs)
+    return e.onnx(node.op, *node.inputs, *step, opset=_BECAME[node.op], outputs=len(node.wanted), **attrs)
 
 
 # ---- of ONNX before version 7, and copies ------------------------------------------------------------------
@@ -46,16 +45,15 @@ def _image(e: Emit, x: Value, *, scale: float = 1.0, bias: Any = ()) -> Value:
 
 @operator("ExpandDims", domain=_MS)
 def _expand_dims(e: Emit, node: Node, x: Value) -> Value:
-    return e.expand_dims(x, axis=[int(i) for i in node.ints(1, "its axis") or ()])
+    return e.expand_dims(x, axis=node.ints(1, "its axis"))
 
 
 @operator("ConvTransposeWithDynamicPads", domain=_MS)
 def _conv_transpose(e: Emit, node: Node, x: Value) -> Value:
-    attrs = {name: node.attr(name) for name in node.attrs}
-    if node.input(2) is not None:
-        attrs["pads"] = tuple(int(n) for n in node.ints(2, "its pads") or ())
-    given = [x, node.needed(1), *([node.needed(3)] if node.input(3) is not None else [])]
-    return e.onnx("ConvTranspose", *given, opset=11, **attrs)
+    attrs = _given(node, *node.attrs)
+    if (pads := node.ints(2, "its pads")) is not None:
+        attrs["pads"] = pads
+    return e.onnx("ConvTranspose", x, node.needed(1), node.input(3), opset=11, **attrs)
 
 
 @operator("ReduceSumInteger", domain=_MS)
@@ -65,12 +63,10 @@ def _sum(e: Emit, x: Value, *, axes: Any = (), keepdims: int = 1) -> Value:
 
 @operator("MulInteger", domain=_MS)
 def _product(e: Emit, node: Node) -> Value:
-    factors = []
-    for i in (0, 2):
-        whole = e.cast(node.needed(i), "int32")
-        zero = node.input(i + 1)
-        factors.append(whole if zero is None else whole - e.cast(zero, "int32"))
-    return e.multiply(*e.broadcast(*factors))
+    factors = [e.cast(node.needed(i), "int32") for i in (0, 2)]
+    zeros = [node.input(i) for i in (1, 3)]
+    a, b = (x if zero is None else x - e.cast(zero, "int32") for x, zero in zip(factors, zeros, strict=True))
+    return a * b
 
 
 @operator("CDist", domain=_MS)
@@ -87,13 +83,8 @@ def _distances(e: Emit, node: Node, a: Value, b: Value, *, metric: str = "sqeucl
 @operator("ComplexMul", "ComplexMulConj", domain=_MS)
 def _complex(e: Emit, node: Node, data: Value) -> Value:
     """Products of pairs along the last axis, the second perhaps conjugated."""
-    parts = []
-    for x in (data, node.needed(1)):
-        rank = len(x.sizes)
-        parts.append([e.strided_slice(x, axes=[rank - 1], begin=[i], end=[i + 1]) for i in range(2)])
-    (a, b), (c, d) = parts
-    if node.op == "ComplexMulConj":
-        d = -d
+    (a, b), (c, d) = (split_last(e, x, [1, 1]) for x in (data, node.needed(1)))
+    d = -d if node.op == "ComplexMulConj" else d
     return e.concat([a * c - b * d, a * d + b * c], -1)
 
 
@@ -116,7 +107,7 @@ def _without_repeats(e: Emit, ids: Value, scores: Value, *, ngram_size: int) -> 
         return scores
     is_same = e.const(True, "bool")
     for i in range(ngram_size - 1):
-        last = e.take(ids, number(max_of(length - (ngram_size - 1), 0) + i), axis=1, mode="clip")
+        last = e.take(ids, listed(max_of(length - (ngram_size - 1), 0) + i), axis=1, mode="clip")
         is_same = is_same & e.equal(e.cut(ids, 1, i, count + i), last)
     words = e.cut(ids, 1, ngram_size - 1, count + ngram_size - 1)
     lowered = e.where(e.expand(is_same, words.sizes), e.const(-np.inf, scores.dtype), np.inf)
@@ -155,12 +146,10 @@ def _causal(e: Emit, node: Node) -> list[Value | None]:
     out = e.conv1d(whole, weights, groups=channels)
     if bias is not None:
         out = out + e.reshape(bias, [1, channels, 1])
-    kind = node.attr("activation", "none")
-    if kind in ("silu", "swish"):
-        out = e.silu(out)
-    elif kind != "none":
+    if (kind := node.attr("activation", "none")) not in ("none", "silu", "swish"):
         raise node.refused(f"has the activation `{kind}`")
-    last = number(length) + e.const(np.arange(width - 1))
+    out = out if kind == "none" else e.silu(out)
+    last = listed(length) + e.const(np.arange(width - 1))
     state = e.take(whole, last, axis=2)
     return [e.agree(out, x.sizes), e.agree(state, [batch, channels, width - 1])]
 
@@ -181,7 +170,7 @@ def _bits_and_bytes(e: Emit, node: Node, x: Value, *, transB: int = 1) -> Value:
     k, n, block, kind = (int(node.attr(name)) for name in ("K", "N", "block_size", "quant_type"))
     if kind not in (0, 1):
         raise node.refused(f"has quant_type {kind}; expected 0 or 1")
-    node.attr("training_mode")
+    node.unused("training_mode")
     if not transB:
         raise node.refused("has weights that are not transposed (`transB` 0)")
     stored = node.known(1, "its weights").reshape(-1)
@@ -192,7 +181,7 @@ def _bits_and_bytes(e: Emit, node: Node, x: Value, *, transB: int = 1) -> Value:
     return e.matmul(x, weights)
 
 
-def _plus(x: Value, bias: Value | None) -> Value:
+def plus(x: Value, bias: Value | None) -> Value:
     return x if bias is None else x + bias
 
 
@@ -201,7 +190,7 @@ def _gelu(e: Emit, node: Node, x: Value, bias: Value | None = None) -> Value:
     most = 1 if node.op == "Gelu" else 2
     if len(node.inputs) > most:
         raise node.wrong(f"has {len(node.inputs)} inputs; expected {most}")
-    return e.gelu(_plus(x, bias))
+    return e.gelu(plus(x, bias))
 
 
 def _gated(e: Emit, x: Value, *, alpha: float = 1.702) -> Value:
@@ -212,20 +201,20 @@ def _scaled(e: Emit, x: Value, scale: Value | None = None, *, alpha: float = 1.0
     return _gated(e, x * (alpha if scale is None else e.reshape(scale, [])), alpha=1.0)
 
 
-operator("FastGelu", domain=_MS)(lambda e, x, bias=None: e.gelu_tanh(_plus(x, bias)))
+operator("FastGelu", domain=_MS)(lambda e, x, bias=None: e.gelu_tanh(plus(x, bias)))
 operator("QuickGelu", domain=_MS)(_gated)
 operator("ScaledSiLU", domain=_MS)(_scaled)
-operator("BiasAdd", domain=_MS)(lambda _e, x, bias=None, skip=None: _plus(_plus(x, bias), skip))
+operator("BiasAdd", domain=_MS)(lambda _e, x, bias=None, skip=None: plus(plus(x, bias), skip))
 
 
 @operator("BiasSplitGelu", domain=_MS)
 def _split_gelu(e: Emit, node: Node, x: Value, bias: Value | None = None) -> Value:
     """The first half times gelu of the second."""
-    x = _plus(x, bias)
-    *_, width = dims = x.sizes
+    x = plus(x, bias)
+    width = x.sizes[-1]
     if isinstance(width, Dim) or width % 2:
         raise node.wrong(f"has {width} columns; expected an even number")
-    first, second = (columns(e, x, len(dims) - 1, begin, begin + width // 2) for begin in (0, width // 2))
+    first, second = split_last(e, x, [width // 2] * 2)
     return first * e.gelu(second)
 
 
@@ -239,8 +228,7 @@ def _bias_softmax(e: Emit, node: Node, x: Value, bias: Value, *, is_inner_broadc
     total = x + bias
     if axis == len(dims) - 1:
         return e.softmax(total, axis=-1)
-    flat = e.reshape(total, [product(dims[:axis]), product(dims[axis:])])
-    return e.reshape(e.softmax(flat, axis=-1), dims)
+    return e.reshape(e.softmax(e.reshape(total, flat_sizes(total, axis)), axis=-1), dims)
 
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -299,7 +287,7 @@ def _fused_gemm(e: Emit, node: Node, *, activation: str = "") -> Value:
 
 @operator("GemmFastGelu", domain=_MS)
 def _gemm_gelu(e: Emit, x: Value, weights: Value, bias: Value | None = None) -> Value:
-    return e.gelu_tanh(_plus(e.onnx("MatMul", x, weights, opset=13), bias))
+    return e.gelu_tanh(plus(e.onnx("MatMul", x, weights, opset=13), bias))
 
 
 def _numbers(node: Node) -> list[float]:
@@ -315,8 +303,8 @@ def _fused_conv(
     e: Emit, node: Node, x: Value, w: Value, bias: Value | None = None, other: Value | None = None
 ) -> Value:
     attrs = _given(node, "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    out = e.onnx("Conv", x, w, *([] if bias is None else [bias]), opset=13, **attrs)
-    return activated(e, node, _plus(out, other), node.attr("activation", ""), node.attr("activation_params", ()))
+    out = e.onnx("Conv", x, w, bias, opset=13, **attrs)
+    return activated(e, node, plus(out, other), node.attr("activation", ""), node.attr("activation_params", ()))
 
 
 def channels_first(e: Emit, x: Value) -> Value:
@@ -337,8 +325,7 @@ def _conv_last(e: Emit, node: Node, x: Value, w: Value, bias: Any = None, other:
 
 @operator("NhwcMaxPool", domain=_MS)
 def _pool_last(e: Emit, node: Node, x: Value) -> Value:
-    attrs = _given(node, "auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
-    return channels_last(e, e.onnx("MaxPool", channels_first(e, x), opset=12, **attrs))
+    return channels_last(e, e.onnx("MaxPool", channels_first(e, x), opset=12, **_given(node, *node.attrs)))
 
 
 # ---------------------------------------------------------------- layouts of one machine

@@ -22,9 +22,8 @@ def _position(node: Node, i: int, default: int) -> int | None:
     return int(value.known.reshape(-1)[0]) if value.is_constant and value.known is not None else None
 
 
-def _items(node: Node) -> list[Value] | None:
-    """The items of the sequence that is the first input; None if only a call knows them."""
-    value = node.needed(0)
+def _items(node: Node, value: Value) -> list[Value] | None:
+    """The items of a sequence; None if only a call knows them."""
     if not value.is_sequence:
         raise node.wrong(f"reads {value}; expected a sequence")
     return value.items
@@ -72,7 +71,7 @@ def _empty(_e: Emit, *, dtype: int = TensorProto.FLOAT) -> Any:
 
 @operator("SequenceInsert", since=11)
 def _insert(e: Emit, node: Node, x: Value, new: Value) -> Any:
-    items = _items(node)
+    items = _items(node, x)
     at = _position(node, 2, 0 if items is None else len(items))
     if items is not None and at is not None:
         at = at + len(items) if at < 0 else at
@@ -88,7 +87,7 @@ def _insert(e: Emit, node: Node, x: Value, new: Value) -> Any:
 
 @operator("SequenceErase", since=11)
 def _erase(e: Emit, node: Node, x: Value) -> Any:
-    items, at = _items(node), _position(node, 1, -1)
+    items, at = _items(node, x), _position(node, 1, -1)
     if items is not None and at is not None:
         return Value(items=[item for i, item in enumerate(items) if i != at % max(len(items), 1)])
     sequence = of_call(e, x)
@@ -97,7 +96,7 @@ def _erase(e: Emit, node: Node, x: Value) -> Any:
 
 @operator("SequenceAt", since=11)
 def _at(e: Emit, node: Node, x: Value) -> Any:
-    items, at = _items(node), _position(node, 1, 0)
+    items, at = _items(node, x), _position(node, 1, 0)
     if items is not None and at is not None:
         if not -len(items) <= at < len(items):
             raise node.wrong(f"takes the item {at} of a sequence of {len(items)}")
@@ -108,15 +107,13 @@ def _at(e: Emit, node: Node, x: Value) -> Any:
 
 @operator("SequenceLength", since=11)
 def _length(e: Emit, node: Node, x: Value) -> Any:
-    items = _items(node)
-    if items is not None:
-        return e.const(len(items), "int64")
-    return _tensor(e, "SequenceLength", [x], "int64", 0)
+    items = _items(node, x)
+    return _tensor(e, "SequenceLength", [x], "int64", 0) if items is None else e.const(len(items), "int64")
 
 
 @operator("ConcatFromSequence", since=11)
 def _concat(e: Emit, node: Node, x: Value, *, axis: Any = None, new_axis: int = 0) -> Any:
-    parts = _items(node)
+    parts = _items(node, x)
     if parts is None:
         dtype, rank = x.item or ("", None)
         numbers = [relax.prim_value(axis), relax.prim_value(new_axis)]
@@ -130,8 +127,8 @@ operator("Identity", value=lambda node: node.needed(0))(lambda _e, x: x)
 
 
 @operator("Optional", since=15)
-def _optional(e: Emit, node: Node) -> Any:
-    node.attr("type")
+def _optional(_e: Emit, node: Node) -> Any:
+    node.unused("type")
     return node.input(0) or Value()
 
 

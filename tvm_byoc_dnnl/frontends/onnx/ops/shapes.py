@@ -12,7 +12,7 @@ from tvm import relax
 from ..dim import Dim, Size, equal, product, quotient, substituted
 from ..emit import Emit, common
 from ..table import operator
-from ..value import EMITTING, Node, Value, numbers
+from ..value import EMITTING, Node, Value, listed, numbers, whole
 from .computed import asked
 
 #: at most this many elements are computed when a model is imported
@@ -79,15 +79,9 @@ def int_of(e: Emit, node: Node, i: int, what: str) -> Size:
     return found if isinstance(found, Dim) else int(found)
 
 
-def whole(size: Size) -> Value:
-    return Value(known=numbers([size], ()), dtype="int64")
-
-
 def _shape_value(node: Node) -> Any:
     dims = node.needed(0).dims
-    if dims is None:
-        return None
-    return numbers(dims[node.attr("start", 0) : node.attr("end", len(dims))])
+    return None if dims is None else numbers(dims[node.attr("start", 0) : node.attr("end", len(dims))])
 
 
 @operator("Shape", value=_shape_value)
@@ -101,7 +95,7 @@ operator("Size")(lambda _e, x: whole(product(x.sizes)))
 
 def _target(node: Node) -> list[Size]:
     """The sizes that a Reshape makes."""
-    target = node.attr_or_input("shape", 1)
+    target = node.ints(1, "shape")
     if target is None:
         raise node.wrong("has no shape")
     sizes = list(target)
@@ -130,7 +124,7 @@ def _reshaped(node: Node, known: np.ndarray) -> np.ndarray | None:
 
 def _in_call(e: Emit, condition: Value, sizes: Sequence[Any], others: Value) -> Value:
     """For each size one of two, by a condition that only a call knows."""
-    return e.where(condition, Value(known=numbers(sizes), dtype="int64"), others)
+    return e.where(condition, listed(*sizes), others)
 
 
 def _reshaped_in_call(e: Emit, node: Node) -> Value:
@@ -142,8 +136,7 @@ def _reshaped_in_call(e: Emit, node: Node) -> Value:
         sizes = _in_call(e, e.equal(sizes, e.const(0, "int64")), kept, sizes)
     is_rest = sizes < e.const(0, "int64")
     others = e.prod(_in_call(e, is_rest, [1] * count, sizes))
-    total = Value(known=numbers([product(own)]), dtype="int64")
-    rest = total // e.maximum(others, e.const(1, "int64"))
+    rest = listed(product(own)) // e.maximum(others, e.const(1, "int64"))
     sizes = e.where(is_rest, e.broadcast_to(rest, e.shape([count])), sizes)
     return e.reshape(x, asked(e, sizes, [f"size{i}" for i in range(count)]))
 
@@ -155,14 +148,19 @@ def _reshape(e: Emit, node: Node, x: Value, target: Value | None = None) -> Any:
     return e.reshape(x, _target(node))
 
 
+def flat_sizes(x: Value, axis: int) -> list[Size]:
+    """Those of a matrix, whose columns are all axes from one on."""
+    return [product(x.sizes[:axis]), product(x.sizes[axis:])]
+
+
 @operator("Flatten")
 def _flatten(e: Emit, x: Value, *, axis: int = 1) -> Any:
     axis = axis + len(x.sizes) if axis < 0 else axis
-    return e.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
+    return e.reshape(x, flat_sizes(x, axis))
 
 
 def _unsqueezed_axes(node: Node) -> list[int]:
-    axes = node.attr_or_input("axes", 1)
+    axes = node.ints(1, "axes")
     if axes is None:
         raise node.wrong("has no axes")
     found = axes_of(axes, len(node.needed(0).sizes) + len(axes), node)
@@ -177,7 +175,7 @@ def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
 
 
 def _squeezed_axes(node: Node) -> list[int]:
-    axes, dims = node.attr_or_input("axes", 1), node.needed(0).sizes
+    axes, dims = node.ints(1, "axes"), node.needed(0).sizes
     if axes is None:
         emitting = EMITTING.get(None)  # without one, constants alone are computed
         dims = tuple(substituted(d, emitting.settled) for d in dims) if emitting is not None else dims
@@ -224,21 +222,18 @@ def _concat_value(node: Node) -> Any:
 @operator("Concat", value=_concat_value)
 def _concat(e: Emit, node: Node, x: Value) -> Any:
     rank = len(x.sizes)
-    axis = node.attr("axis", 1 if node.opset < 4 else None)
-    if axis is None or not -rank <= axis < rank:
-        raise node.wrong(f"has the axis {axis}; expected {-rank} to {rank - 1}")
+    axis = node.attr("axis", 1 if node.opset < 4 else None) % rank
     given = [node.needed(i) for i in range(len(node.inputs))]
-    parts = e.equalised(given, lambda a: a != axis % rank - rank, broadcasts=False)
-    if len(parts) == 1:
-        return parts[0]
-    return e.concat(parts, axis % rank)
+    parts = e.equalised(given, lambda a: a != axis - rank, broadcasts=False)
+    return e.concat(parts, axis)
 
 
 def _expanded(node: Node, known: np.ndarray) -> np.ndarray | None:
-    sizes = [a if b == 1 else b for a, b in zip(*_aligned(known.shape, node.ints(1) or []), strict=True)]
-    if not all(isinstance(s, int) for s in sizes) or math.prod(sizes) > MOST:
+    target = tuple(node.ints(1) or ())
+    if any(isinstance(s, Dim) for s in target):
         return None
-    return np.broadcast_to(known, np.broadcast_shapes(known.shape, tuple(node.ints(1) or ())))
+    sizes = np.broadcast_shapes(known.shape, target)
+    return np.broadcast_to(known, sizes) if math.prod(sizes) <= MOST else None
 
 
 def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -284,9 +279,8 @@ def _fill(node: Node) -> np.ndarray:
 
 def _constant_of_shape_value(node: Node) -> Any:
     value = node.needed(0)
-    if not value.is_constant or value.known is None:
-        return None
-    return np.broadcast_to(_fill(node), tuple(value.known.reshape(-1).tolist()))
+    sizes = value.known if value.is_constant else None
+    return None if sizes is None else np.broadcast_to(_fill(node), tuple(sizes.reshape(-1).tolist()))
 
 
 @operator("ConstantOfShape", since=9, value=_constant_of_shape_value)

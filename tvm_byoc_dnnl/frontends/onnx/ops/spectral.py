@@ -16,29 +16,26 @@ from tvm import relax, te, tirx
 from ..dim import Dim, Size, expr_of, min_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value
+from ..value import Node, Value, whole
 from .computed import computed
 from .moving import places_along
-from .shapes import int_of, whole
+from .shapes import int_of
 
 _LARGEST = 1 << 24  # elements of the matrix: 64 MB in float32, a real frame of 4096
 
 
 @operator("DFT", since=17)
 def _dft(e: Emit, node: Node, data: Value) -> Any:
-    dims = node.needed(0).sizes
+    dims = data.sizes
     onesided, inverse, parts = bool(node.attr("onesided", 0)), bool(node.attr("inverse", 0)), _parts(dims)
     if parts not in (1, 2) or (onesided and inverse == (parts == 1)):
         raise node.refused(
             f"has a last axis of {dims[-1]} for a transform that is onesided={onesided}, inverse={inverse}"
         )
-    given = node.attr("axis", 1) if node.opset < 20 else (node.ints(2, "the axis") or [-2])[0]
-    axis = int(given) % len(dims)
+    axis = int((node.ints(2, "the axis") or [-2])[0]) % len(dims)
     is_real = onesided and inverse
-    if node.input(1) is not None:
-        length = int_of(e, node, 1, "dft_length")
-    else:
-        length = 2 * (dims[axis] - 1) if is_real else dims[axis]
+    usual = 2 * (dims[axis] - 1) if is_real else dims[axis]
+    length = usual if node.input(1) is None else int_of(e, node, 1, "dft_length")
     used = min_of(dims[axis], length)
     if used != dims[axis]:
         data = e.cut(data, axis, 0, used)
@@ -49,8 +46,7 @@ def _dft(e: Emit, node: Node, data: Value) -> Any:
     order = [*(i for i in range(len(dims) - 1) if i != axis), axis, len(dims) - 1]
     outer = [dims[i] for i in order[:-2]]
     rows = e.reshape(e.transpose(data, order), [*outer, used * parts])
-    result = e.onnx("MatMul", rows, e.cast(waves, data.dtype))
-    result = e.reshape(result, [*outer, bins, made])
+    result = e.reshape(e.onnx("MatMul", rows, e.cast(waves, data.dtype)), [*outer, bins, made])
     return e.transpose(result, [order.index(i) for i in range(len(dims))])
 
 
@@ -63,7 +59,7 @@ def _parts(dims: Sequence[Size]) -> int:
 def _stft(e: Emit, node: Node, signal: Value) -> Any:
     window, dims = node.input(2), signal.sizes
     (step,), given = node.ints(1, "frame_step") or [0], node.ints(3, "frame_length")
-    length = given[0] if given else node.needed(2).sizes[0] if window is not None else dims[1]
+    length = given[0] if given else dims[1] if window is None else window.sizes[0]
     if isinstance(length, Dim) or isinstance(step, Dim):
         raise node.refused("has frames of an open length; give frame_length, or a window of a known size")
     parts, onesided = _parts(dims) if len(dims) == 3 else 1, bool(node.attr("onesided", 1))

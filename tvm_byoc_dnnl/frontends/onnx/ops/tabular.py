@@ -13,12 +13,14 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..dim import Size, product
+from ..dim import product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, Words
+from .attention_parts import pieces
 from .computed import written
 from .indexing import words_of
+from .moving import padded
 
 DOMAIN = "ai.onnx.ml"
 
@@ -90,7 +92,7 @@ def classified(e: Emit, node: Node, scores: Value, *, is_one_score: bool, least:
     """
     if is_one_score:
         score = e.strided_slice(scores, axes=[1], begin=[0], end=[1])
-        label: Value = e.squeeze(e.cast(score > least, "int64"), axis=[1])
+        label = e.squeeze(e.cast(score > least, "int64"), axis=[1])
         is_share = node.attr("post_transform", "NONE") in ("NONE", "PROBIT") and least > 0
         scores = e.concat([1 - score if is_share else -score, score], 1)
     else:
@@ -103,26 +105,27 @@ def classified(e: Emit, node: Node, scores: Value, *, is_one_score: bool, least:
 
 def _product(e: Emit, x: Value, matrix: np.ndarray, added: Sequence[float] | np.ndarray = ()) -> Value:
     """The product with a constant, and a row that is added to it."""
-    made: Value = e.onnx("MatMul", x, e.const(np.ascontiguousarray(matrix)))
+    made = e.onnx("MatMul", x, e.const(np.ascontiguousarray(matrix)))
     return made + e.const(np.asarray(added, x.dtype).reshape(1, -1)) if len(added) else made
 
 
 def _linear(e: Emit, node: Node, x: Value, outputs: int) -> Value:
+    x = _as_rows(e, as_floats(e, x))
     weights = np.asarray(node.attr("coefficients"), x.dtype).reshape(outputs, -1)
     return _product(e, x, weights.T, node.attr("intercepts") or ())
 
 
 @operator("LinearRegressor", domain=DOMAIN)
 def _linear_regressor(e: Emit, node: Node, x: Value, *, targets: int = 1) -> Any:
-    return e.cast(transformed(e, node, _linear(e, node, _as_rows(e, as_floats(e, x)), targets)), "float32")
+    return e.cast(transformed(e, node, _linear(e, node, x, targets)), "float32")
 
 
 @operator("LinearClassifier", domain=DOMAIN)
 def _linear_classifier(e: Emit, node: Node, x: Value, *, intercepts: Any = None) -> Any:
-    node.attr("multi_class")  # what it was trained as: ONNX Runtime does not read it either
+    node.unused("multi_class")  # what it was trained as: ONNX Runtime does not read it either
     _, count = _labels(node)
     outputs = len(intercepts or ()) or max(count, 1)
-    scores = _linear(e, node, _as_rows(e, as_floats(e, x)), outputs)
+    scores = _linear(e, node, x, outputs)
     return classified(e, node, scores, is_one_score=outputs == 1 and count in (0, 1, 2), least=0.0)
 
 
@@ -178,24 +181,19 @@ def _feature_vectorizer(e: Emit, node: Node, *, inputdimensions: Any = None) -> 
         x = as_floats(e, node.needed(i))
         rows = x.sizes[0] if x.dims else 1
         x = e.reshape(x, [rows, 1]) if len(x.sizes) != 2 else x
-        own = x.sizes[1]
-        if not isinstance(own, int):
+        if not isinstance(own := x.sizes[1], int):
             raise node.refused(f"has the open size {own} of features")
-        if own > wanted:
-            x = e.strided_slice(x, axes=[1], begin=[0], end=[wanted])
-        elif own < wanted:
-            x = e.concat([x, e.zeros(e.shape([rows, wanted - own]), dtype=x.dtype)], 1)
+        x = e.cut(x, 1, 0, wanted) if own > wanted else padded(e, x, [0, 0], [0, wanted - own])
         parts.append(e.cast(x, "float32"))
     parts = e.equalised(parts, lambda axis: axis == -2, broadcasts=False)
-    return e.concat(parts, 1) if len(parts) > 1 else parts[0]
+    return e.concat(parts, 1)
 
 
 @operator("ArrayFeatureExtractor", domain=DOMAIN)
 def _array_feature_extractor(e: Emit, x: Value, places: Value) -> Any:
     if (words := words_of(e, x)) is not None:
         return Value(e.tensor(e.reshape(e.cast(places, "int64"), [1, product(places.sizes)])), words=words)
-    taken = e.take(x, e.call(relax.op.reshape, places, e.shape([-1])), axis=-1)
-    return e.reshape(taken, [1, *taken.sizes]) if len(x.sizes) == 1 else taken
+    return _as_rows(e, e.take(x, e.call(relax.op.reshape, places, e.shape([-1])), axis=-1))
 
 
 def _same(e: Emit, node: Node, x: Value, keys: np.ndarray) -> Value:
@@ -208,8 +206,8 @@ def _same(e: Emit, node: Node, x: Value, keys: np.ndarray) -> Value:
 
 
 @operator("OneHotEncoder", domain=DOMAIN)
-def _one_hot(e: Emit, node: Node) -> Any:
-    x, categories = node.needed(0), node.attr("cats_int64s") or ()
+def _one_hot(e: Emit, node: Node, x: Value) -> Any:
+    categories = node.attr("cats_int64s") or ()
     if node.attr("cats_strings") or x.dtype == "string":
         raise node.refused("has categories that are strings; encode them before the model")
     if not node.attr("zeros", 1):
@@ -248,8 +246,7 @@ def _label_encoder(e: Emit, node: Node, x: Value) -> Any:
 def _zip_map(e: Emit, x: Value, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> Any:
     """A list with the scores of each class, in the order of the classes: tensors have no maps."""
     count = len(classlabels_int64s or classlabels_strings or ())
-    columns = (e.strided_slice(x, axes=[1], begin=[i], end=[i + 1]) for i in range(count))
-    return Value(items=[e.squeeze(column, axis=[1]) for column in columns])
+    return Value(items=pieces(e, x, 1, count))
 
 
 # ---- support vectors ------------------------------------------------------------------------------------
@@ -270,17 +267,15 @@ def _kernels(e: Emit, node: Node, x: Value, count: int) -> Value:
         apart = e.expand_dims(x, axis=[1]) - e.const(vectors[None])
         return e.exp(e.sum(apart * apart, axis=-1) * -gamma)
     moved = product * gamma + coef0
-    if kind == "POLY":
-        return e.power(moved, degree)
-    if kind == "SIGMOID":
-        return e.tanh(moved)
-    raise node.wrong(f"has the kernel_type `{kind}`; expected LINEAR, POLY, RBF or SIGMOID")
+    if kind not in ("POLY", "SIGMOID"):
+        raise node.wrong(f"has the kernel_type `{kind}`; expected LINEAR, POLY, RBF or SIGMOID")
+    return e.power(moved, degree) if kind == "POLY" else e.tanh(moved)
 
 
 @operator("SVMRegressor", domain=DOMAIN)
 def _svm_regressor(e: Emit, node: Node, x: Value, *, n_supports: int = 0, rho: Any = None, one_class: int = 0) -> Any:
     coefficients = np.asarray(node.attr("coefficients"), "float32")
-    node.attr("n_targets")  # one: no other is defined
+    node.unused("n_targets")  # one: no other is defined
     kernels = _kernels(e, node, _as_rows(e, e.cast(x, "float32")), n_supports)
     made = _product(e, kernels, coefficients.reshape(-1, 1), rho or (0.0,))
     if one_class:
@@ -360,5 +355,5 @@ def _chances(e: Emit, scores: Value, pairs: list[tuple[int, int]], a: Any, b: An
                         qp[j] = (qp[j] + state[diff] * q[i, j]) / (1.0 + state[diff])
                         p[n, j] = p[n, j] / (1.0 + state[diff])
 
-    sizes: list[Sequence[Size]] = [(rows, count), (count, count), (count,), (3,)]
-    return written(e, "couple", write, [shares], [(s, "float32") for s in sizes], [rows])[0]
+    results = [((rows, count), "float32"), ((count, count), "float32"), ((count,), "float32"), ((3,), "float32")]
+    return written(e, "couple", write, [shares], results, [rows])[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator as python
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,19 +69,14 @@ def _leaves(e: Emit, forest: _Forest, x: Value) -> Value:
     for _ in range(forest.depth):
         given = e.gather_elements(x, of(forest.features, at), axis=1)
         values, mode = of(forest.values, at), of(forest.modes, at) if len(kinds) > 1 else None
-        goes: Value | None = None
+        ways = []
         for kind in kinds:
-            if _MODES[kind] == "BRANCH_MEMBER":
-                here = _is_member(e, forest, at, given)
-            else:
-                here = e.call(_COMPARE[kind], given, values)
-            if mode is not None:
-                here = here & e.equal(mode, e.const(kind, "int64"))
-            goes = here if goes is None else goes | here
-        assert goes is not None
+            is_member = _MODES[kind] == "BRANCH_MEMBER"
+            here = _is_member(e, forest, at, given) if is_member else e.call(_COMPARE[kind], given, values)
+            ways.append(here if mode is None else here & e.equal(mode, e.const(kind, "int64")))
         if forest.missing.any():
-            lost = e.isnan(given) & of(forest.missing, at)
-            goes = goes | lost
+            ways.append(e.isnan(given) & of(forest.missing, at))
+        goes = functools.reduce(python.or_, ways)
         at = e.where(goes, of(forest.yes, at), of(forest.no, at))
     return at
 
@@ -95,23 +92,20 @@ def _is_member(e: Emit, forest: _Forest, at: Value, given: Value) -> Value:
 
 
 def _scores(e: Emit, node: Node, forest: _Forest, x: Value, aggregate: str, base: np.ndarray | None) -> Value:
-    if x.dims is None or len(x.sizes) != 2:
+    if x.rank != 2:
         raise node.refused(f"has the input {x}; expected (rows, features)")
     leaves = _leaves(e, forest, x)
     weights = e.take(e.const(forest.weights), leaves, axis=0)
-    if aggregate in ("SUM", "AVERAGE"):
-        total = e.sum(weights, axis=1)
-        if aggregate == "AVERAGE":
-            total = total / e.const(len(forest.roots), x.dtype)
-    elif aggregate in ("MIN", "MAX"):
-        reduce, sign = (relax.op.min, 1) if aggregate == "MIN" else (relax.op.max, -1)
-        there = e.take(e.const(forest.has), leaves, axis=0)
-        away = e.const(sign * np.inf, x.dtype)
-        total = e.call(reduce, e.where(there, weights, away), axis=1)
-        none = e.equal(total, away)
-        total = e.where(none, e.const(0, x.dtype), total)
-    else:
+    if aggregate not in _AGGREGATES:
         raise node.wrong(f"has the aggregate_function `{aggregate}`; expected AVERAGE, SUM, MIN or MAX")
+    if aggregate in ("MIN", "MAX"):
+        reduce, sign = (relax.op.min, 1) if aggregate == "MIN" else (relax.op.max, -1)
+        there, away = e.take(e.const(forest.has), leaves, axis=0), e.const(sign * np.inf, x.dtype)
+        total = e.call(reduce, e.where(there, weights, away), axis=1)
+        total = e.where(e.equal(total, away), e.const(0, x.dtype), total)
+    else:
+        total = e.sum(weights, axis=1)
+        total = total / e.const(len(forest.roots), x.dtype) if aggregate == "AVERAGE" else total
     return total if base is None else total + e.const(base.astype(x.dtype).reshape(1, -1))
 
 
@@ -119,15 +113,13 @@ def _scores(e: Emit, node: Node, forest: _Forest, x: Value, aggregate: str, base
 
 
 def _numbers(node: Node, name: str, dtype: str) -> np.ndarray | None:
-    tensor = node.attr(f"{name}_as_tensor")
-    listed = node.attr(name)
-    given = tensor if tensor is not None and tensor.size else listed
+    tensor, given = node.attr(f"{name}_as_tensor"), node.attr(name)
+    given = tensor if tensor is not None and tensor.size else given
     return None if given is None or not len(given) else np.asarray(given, dtype)
 
 
 def _by_numbers(node: Node, dtype: str, what: str, targets: int) -> _Forest:
-    for name in ("nodes_hitrates", "nodes_hitrates_as_tensor"):
-        node.attr(name)
+    node.unused("nodes_hitrates", "nodes_hitrates_as_tensor")
     trees, ids = node.attr("nodes_treeids"), node.attr("nodes_nodeids")
     place = {key: i for i, key in enumerate(zip(trees, ids, strict=True))}
     modes = np.array([_LEAF if m == "LEAF" else _MODES.index(m) for m in node.attr("nodes_modes")], "int64")
@@ -168,8 +160,8 @@ def _regressor(e: Emit, node: Node, data: Value, *, n_targets: int = 1, aggregat
 
 
 @operator("TreeEnsembleClassifier", domain=DOMAIN)
-def _classifier(e: Emit, node: Node) -> Any:
-    x = as_floats(e, node.needed(0))
+def _classifier(e: Emit, node: Node, data: Value) -> Any:
+    x = as_floats(e, data)
     labels = node.attr("classlabels_int64s") or node.attr("classlabels_strings") or ()
     ids = set(node.attr("class_ids"))
     is_one = len(labels) == 2 and ids == {0}
@@ -188,9 +180,8 @@ def _classifier(e: Emit, node: Node) -> Any:
 
 
 @operator("TreeEnsemble", domain=DOMAIN, since=5)
-def _ensemble(e: Emit, node: Node) -> Any:
-    x = node.needed(0)
-    node.attr("nodes_hitrates")
+def _ensemble(e: Emit, node: Node, x: Value) -> Any:
+    node.unused("nodes_hitrates")
     modes = np.asarray(node.attr("nodes_modes"), "int64")
     count, dtype = len(modes), x.dtype
     leaf_weights, targets = np.asarray(node.attr("leaf_weights"), dtype), node.attr("leaf_targetids")
