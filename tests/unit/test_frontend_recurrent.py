@@ -355,6 +355,18 @@ def test_dtypes_that_the_library_leaves(dtype: str) -> None:
     assert f"source of dtype {dtype}; expected float32" in report
 
 
+def test_a_definition_is_refused_for_the_reason_of_its_operator() -> None:
+    """Also where other calls are taken, so that the operator is expanded when the report is made."""
+    weights = {"w": rand(1, 16, 3).astype("float64"), "r": rand(1, 16, 4).astype("float64")}
+    nodes = [node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4), node("MatMul", ["a", "b"], ["z"])]
+    sizes = {"x": (5, 2, 3), "a": (64, 64), "b": (64, 64)}
+    model = onnx_model(nodes, sizes, weights, outputs=("y", "z"), dtypes={"x": TensorProto.DOUBLE})
+    report = byoc.explain(model)
+    reasons = {call.kernel: call.reasons for call in report.calls if not call.compiler}
+    assert reasons == {"recurrent_loop": ["dnnl: source of dtype float64; expected float32"]}
+    assert [call.op for call in report.calls if call.compiler] == ["relax.matmul"]
+
+
 def test_a_node_is_one_call_whatever_its_length() -> None:
     for steps in (3, 20_000):
         mod = to_relax(Case("GRU", dims=(steps, 1), direction="bidirectional").model)

@@ -410,7 +410,7 @@ def test_equal_calls_of_different_sizes_keep_their_sizes() -> None:
 
 def test_a_profile_counts_plans() -> None:
     model = onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": rand(8, 4)})
-    runner = Runner(compile(model))
+    runner = Runner(compile(model, threads=1))
     runner.warm_up([{"x": (n, 8)} for n in (3, 5, 3)])
     result = profile(runner, [rand(5, 8)], repeat=2, warmup=0)
     (counters,) = result.plans.values()
@@ -423,7 +423,9 @@ def test_a_profile_counts_plans() -> None:
 
 def test_the_first_call_of_a_batch_runs_the_plans_of_smaller_ones() -> None:
     weights = rand(8, 4)
-    runner = Runner(compile(onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": weights})))
+    runner = Runner(
+        compile(onnx_model([node("MatMul", ["x", "w"], ["y"])], {"x": ("n", 8)}, {"w": weights}), threads=1)
+    )
     for size in (1, 4, 9, 9, 0):
         feed = rand(size, 8)
         assert_right(runner(feed), feed @ weights, TOLERANCE)

@@ -26,6 +26,7 @@ from ..vendors.codegen import Times
 from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
+from ..whole import is_whole
 from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
 from .report_data import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
 from .trial import ask
@@ -128,10 +129,15 @@ class BuildLog:
             self._facts = []  # another version's notes: the compilers are asked again in any case
         self._of_operator: dict[tuple[str, str, str], list[Fact]] = {}
         self._alone: dict[tuple[tuple[str, str, str], str], str] = {}
+        self._onnx_nodes = OnnxNodes(mod)
+        #: (compiler, function, ONNX node) of an operator that was whole then → why the compiler refused it
+        self._whole: dict[tuple[str, str, str], str] = {}
         for fact in self._facts:
             operator = (fact.compiler, fact.op, fact.function)
             if fact.stage == ALONE:
                 self._alone[operator, fact.name] = fact.reason
+                if is_whole(fact.op) and (of := self._onnx_nodes.of(fact.function, fact.name)):
+                    self._whole[fact.compiler, fact.function, of] = fact.reason
             elif fact.stage not in FOR_REPORTS:
                 self._of_operator.setdefault(operator, []).append(fact)
 
@@ -151,6 +157,11 @@ class BuildLog:
     def refusal(self, node: Node, compiler: str) -> str | None:
         """Why ``compiler`` refuses the call by itself, "" where it would take it; ``None`` where it was not asked."""
         return self._alone.get(((compiler, node.op, node.function), node.name))
+
+    def refusal_of_whole(self, node: Node, compiler: str) -> str:
+        """Why ``compiler`` refused the operator by whose definition a kernel is called, "" where there is none."""
+        of = self._onnx_nodes.of(node.function, node.name) if node.kernel else None
+        return self._whole.get((compiler, node.function, of), "") if of else ""
 
     @staticmethod
     def _reasons(entries: Iterable[Fact]) -> list[str]:
@@ -196,6 +207,8 @@ def _refusal(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation)
     """Why a compiler refuses a call, as it told the build; where that had no reason to ask, it is asked now."""
     if not isinstance(node.call.op, tvm.ir.Op):
         return f"{node.op} is no Relax operator"
+    if whole := log.refusal_of_whole(node, ns.name):
+        return whole
     told = log.refusal(node, ns.name)
     if told is None:
         refusal = ask(ns, node.call, compilation)
