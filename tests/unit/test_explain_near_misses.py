@@ -56,7 +56,8 @@ def test_operands_in_the_other_order_match():
     assert misses(lambda bb, x: op.add(scalar(1), bb.emit(op.exp(x)))) == [[], []]
 
 
-def test_the_patterns_own_check():
+def register_half() -> None:
+    """A pattern that refuses every factor, and names it."""
     factor = is_const()
     byoc.register_pattern(
         VENDOR,
@@ -65,6 +66,10 @@ def test_the_patterns_own_check():
         annotations={"factor": factor},
         check=lambda m: byoc.Reject(f"factor {float(constant_numpy(m['factor'])):g} is not 0.5"),
     )
+
+
+def test_the_patterns_own_check():
+    register_half()
     found = misses(lambda bb, x: op.exp(bb.emit(op.multiply(x, scalar(0.25)))))
     assert [m[0].reason for m in found] == ["factor 0.25 is not 0.5"] * 2
     assert found[0][0].matched == found[0][0].of == 2
@@ -121,14 +126,7 @@ def test_a_match_across_the_borders_of_regions_is_seen():
 
 
 def test_functions_whose_variables_have_the_same_names():
-    factor = is_const()
-    byoc.register_pattern(
-        VENDOR,
-        "half",
-        is_op("relax.exp")(is_op("relax.multiply")(wildcard(), factor)),
-        annotations={"factor": factor},
-        check=lambda m: byoc.Reject(f"factor {float(constant_numpy(m['factor'])):g} is not 0.5"),
-    )
+    register_half()
     functions = {
         name: module(lambda bb, x, number=number: op.exp(bb.emit(op.multiply(x, scalar(number)))), (4,))["main"]
         for name, number in (("main", 0.25), ("other", 0.75))
