@@ -1,4 +1,4 @@
-"""Measure models on engines: ``python -m bench [MODEL ...] [--engines ...] [--json FILE]``."""
+"""Measure models on engines: ``python -m bench [MODEL ...] [--engines ...] [--json]``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DEFAULTS = Settings()
 @click.option("--baseline", default=None, help="Divide by this engine's time.  [default: the first]")
 @click.option("--threads", default=_DEFAULTS.threads, help="Threads of each engine.")
 @click.option("--rounds", default=_DEFAULTS.rounds, help="Turns of each engine; below 20 is a quick look.")
-@click.option("--json", "json_file", help="Write every sample to this file; - is standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print every sample instead of the table.")
 def main(
     models: tuple[str, ...],
     engines: str,
     baseline: str | None,
     threads: int,
     rounds: int,
-    json_file: str | None,
+    as_json: bool,
 ) -> None:
     """Compare engines on MODELS.
 
@@ -39,7 +39,7 @@ def main(
             raise InputError(f"--baseline {baseline}: not among the engines measured, {', '.join(chosen)}")
     except InputError as error:
         raise click.UsageError(str(error)) from error
-    comparisons = run(found, chosen, Settings(threads=threads, rounds=rounds), baseline, json_file)
+    comparisons = run(found, chosen, Settings(threads=threads, rounds=rounds), baseline, as_json)
     sys.exit(any(c.failures for c in comparisons))
 
 

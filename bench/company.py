@@ -217,8 +217,8 @@ def _table(model: str, times: Times) -> Table:
 @click.option("--rounds", default=1, show_default=True)
 @click.option("--calls", default=200, show_default=True, help="Calls of each engine per turn, at most.")
 @click.option("--seconds", default=1.0, show_default=True, help="Of a turn; three times as long for slow models.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write all times there.")
-def main(models: tuple[str, ...], engines: tuple[str, ...], json_path: str | None, **options: Any) -> None:
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write all times there.")
+def main(models: tuple[str, ...], engines: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Median and 95th percentile of a call alone and in company, beside other engines."""
     for name in _WAITING:
         os.environ.pop(name, None)
@@ -231,8 +231,8 @@ def main(models: tuple[str, ...], engines: tuple[str, ...], json_path: str | Non
             onnx.save(proto, path)
             results[model.name] = measure(path, list(random_inputs(proto).values()), settings)
         Console(width=140).print(_table(model.name, results[model.name]))
-        if json_path:
-            write_text(json_path, json.dumps({"threads": settings.threads, "milliseconds": results}))
+        if output:
+            write_text(output, json.dumps({"threads": settings.threads, "milliseconds": results}))
 
 
 if __name__ == "__main__":

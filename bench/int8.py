@@ -105,7 +105,7 @@ def _in_turns(names: Iterable[str], threads: int, rounds: int) -> None:
 @click.option("--rounds", default=_DEFAULTS.rounds, help="Turns of each engine; below 20 is a quick look.")
 @click.option("--float", "with_float", is_flag=True, help="Measure the networks in float32 as well.")
 @click.option("--in-turns", is_flag=True, help="This package alone: float32, exact and saturating in turns.")
-@click.option("--json", "json_file", help="Write every sample to this file; - is standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print every sample instead of the table.")
 def main(
     names: tuple[str, ...],
     engines: str,
@@ -113,7 +113,7 @@ def main(
     rounds: int,
     with_float: bool,
     in_turns: bool,
-    json_file: str | None,
+    as_json: bool,
 ) -> None:
     """Compare engines on quantised networks; NAMES are networks of `bench.zoo` or .onnx files in float32."""
     if in_turns:
@@ -128,7 +128,7 @@ def main(
                 models.append(Model(Path(name).stem, partial(_read, name)))
     except InputError as error:
         raise click.UsageError(str(error)) from error
-    run(models, chosen, Settings(threads=threads, rounds=rounds), json_file=json_file)
+    run(models, chosen, Settings(threads=threads, rounds=rounds), as_json=as_json)
 
 
 if __name__ == "__main__":

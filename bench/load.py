@@ -1,4 +1,4 @@
-"""Load time and memory beside other engines: ``python -m bench.load [MODEL ...] [--engines ...] [--json FILE]``.
+"""Load time and memory beside other engines: ``python -m bench.load [MODEL ...] [--engines ...] [--json]``.
 
 Each engine loads the file that it is deployed with (a library, ONNX, OpenVINO's own form) in a process of its own,
 which has imported everything before. Files are in the page cache: what is measured is the engine, not the disk.
@@ -122,8 +122,8 @@ def to_table(records: list[dict[str, Any]]) -> Table:
 @click.option("--engines", default=",".join(DEPLOYED), help="Those that are not installed are left out.")
 @click.option("--threads", default=2, help="Threads of each engine.")
 @click.option("--rounds", default=3, help="Processes per engine.")
-@click.option("--json", "json_file", help="Write the records to this file.")
-def main(models: tuple[str, ...], engines: str, threads: int, rounds: int, json_file: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the records instead of the table.")
+def main(models: tuple[str, ...], engines: str, threads: int, rounds: int, as_json: bool) -> None:
     """Measure how long MODELS take to load and to run once, and in how much memory; without any, all of them."""
     chosen = engines.split(",")
     unknown = [e for e in chosen if e not in DEPLOYED]
@@ -135,9 +135,10 @@ def main(models: tuple[str, ...], engines: str, threads: int, rounds: int, json_
         print(f"{name}: {', '.join(chosen)}", file=sys.stderr)
         with TemporaryDirectory() as folder:
             records += measure(name, chosen, threads, rounds, Path(folder))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(to_table(records))
-    if json_file is not None:
-        Path(json_file).write_text(json.dumps(records, indent=1) + "\n")
+    if as_json:
+        print(json.dumps(records, indent=1))
+    else:
+        Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(to_table(records))
 
 
 if __name__ == "__main__":

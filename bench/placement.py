@@ -81,24 +81,24 @@ def write_page(rows: Sequence[Mapping[str, Any]]) -> None:
 @click.option("--compilers", default="dnnl,openvino,litert", help="In order of priority; TVM is asked in any case.")
 @click.option("--budget", default=120.0, help="Seconds of the search for each network.")
 @click.option("--database", type=click.Path(path_type=Path), default=Path("build/placement.jsonl"))
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Add each network's line to this file.")
-@click.option("--docs", is_flag=True, help="Measure nothing: write the lines of --json into docs/tuning.md.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Add each network's line to this file.")
+@click.option("--docs", is_flag=True, help="Measure nothing: write the lines of --output into docs/tuning.md.")
 def main(
-    networks: tuple[str, ...], compilers: str, budget: float, database: Path, json_file: Path | None, docs: bool
+    networks: tuple[str, ...], compilers: str, budget: float, database: Path, output: Path | None, docs: bool
 ) -> None:
     """Tune NETWORKS, and compare with the default placement and with each compiler alone."""
     if docs:
-        if json_file is None:
-            raise click.UsageError("--docs needs --json, the file that it reads")
-        lines = [json.loads(line) for line in json_file.read_text().splitlines()]
+        if output is None:
+            raise click.UsageError("--docs needs --output, the file that it reads")
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
         write_page([*{row["network"]: row for row in lines}.values()])
         return
     rows = []
     for name in networks or NETWORKS:
         rows.append(measured(name, compilers.split(","), budget, database))
-        if json_file is not None:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
-            with json_file.open("a") as file:
+        if output is not None:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with output.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
         click.echo(f"{name}: search {rows[-1]['search_s']:.0f} s")
     click.echo("\n".join(table_of(rows)))

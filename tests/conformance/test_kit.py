@@ -314,7 +314,7 @@ def test_nothing_taken_is_no_conformance():
 def test_command_line_gives_data_and_status(tmp_path):
     byoc.register_annotate_compiler(VENDOR, "relax.abs", float32_only)
     byoc.register_target_hooks(VENDOR)
-    good = CliRunner().invoke(main, [VENDOR, "--json", "-", "--share", "0.2", "--badge", str(tmp_path / "badge.svg")])
+    good = CliRunner().invoke(main, [VENDOR, "--json", "--share", "0.2", "--badge", str(tmp_path / "badge.svg")])
     assert good.exit_code == 0, good.output
     data = json.loads(good.stdout)
     assert data["ok"]
@@ -357,7 +357,7 @@ def test_a_share_keeps_the_first_case_of_each_operator():
 def test_a_share_on_the_command_line():
     byoc.register_annotate_compiler(VENDOR, ["relax.abs"])
     byoc.register_target_hooks(VENDOR)
-    result = CliRunner().invoke(main, [VENDOR, "--share", "0.05", "--json", "-"])
+    result = CliRunner().invoke(main, [VENDOR, "--share", "0.05", "--json"])
     assert result.exit_code == 0, result.output
     assert 1 < len(json.loads(result.stdout)["cases"]) < 20
     assert CliRunner().invoke(main, [VENDOR, "--share", "0"]).exit_code == 2

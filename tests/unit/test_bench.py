@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from tests.unit import fake_engines
 from tests.unit.importing import node, onnx_model
@@ -33,7 +34,7 @@ from tvm_byoc_dnnl.testing.bench import (
     to_json,
 )
 from tvm_byoc_dnnl.testing.bench.measure import _Contestant, _Probe
-from tvm_byoc_dnnl.testing.bench.run import Model
+from tvm_byoc_dnnl.testing.bench.run import Model, _table
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 FAKES = {
@@ -123,13 +124,12 @@ def test_table_and_json(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     engines = {"right": fake("right"), "few": fake("right", max_rounds=1), "wrong": fake("wrong")}
-    file = tmp_path / "out.json"
-    run([Model("relu", lambda: relu)], engines, QUICK, json_file=str(file))
+    measured = run([Model("relu", lambda: relu)], engines, QUICK)
     out = capfd.readouterr().out
     assert "median [quartiles]" in out
     assert "relu, wrong: outputs differ by" in out
     assert "a library that prints" not in out, "standard output is for results only"
-    (model,) = json.loads(file.read_text())["models"]
+    (model,) = json.loads(json.dumps(to_json(measured, QUICK)))["models"]
     right, few, wrong = model["engines"]
     assert right["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
     assert len(right["blocks_ms"]) == QUICK.rounds
@@ -151,10 +151,9 @@ def test_the_first_result_is_that_of_the_median_process(seconds: list[float], me
     assert (each.first_result_s, each.stages_s) == (median, {"load": median / 2})
 
 
-def test_first_results_are_of_fresh_processes(relu: onnx.ModelProto, tmp_path: Path) -> None:
-    file = tmp_path / "out.json"
-    run([Model("relu", lambda: relu)], {"one load": fake("one load")}, replace(QUICK, loads=3), json_file=str(file))
-    (each,) = json.loads(file.read_text())["models"][0]["engines"]
+def test_first_results_are_of_fresh_processes(relu: onnx.ModelProto, capfd: pytest.CaptureFixture) -> None:
+    run([Model("relu", lambda: relu)], {"one load": fake("one load")}, replace(QUICK, loads=3), as_json=True)
+    (each,) = json.loads(capfd.readouterr().out)["models"][0]["engines"]
     assert each["failure"] is None, "the engine refuses a second load in the same process"
     assert len(each["first_results_s"]) == 3
     assert each["first_result_s"] == pytest.approx(sorted(each["first_results_s"])[1], abs=1e-4)
@@ -201,11 +200,11 @@ def test_engines_that_are_not_installed_are_left_out(
     assert "absent: left out, `no_such_module` is not installed" in capsys.readouterr().err
 
 
-def test_throughput_counts_every_request(relu: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    file, load = tmp_path / "load.json", Load(threads=1, rounds=2, seconds=0.05)
+def test_throughput_counts_every_request(relu: onnx.ModelProto, capsys: pytest.CaptureFixture) -> None:
+    load = Load(threads=1, rounds=2, seconds=0.05)
     engines = {"byoc": ENGINES["byoc"], "right": fake("right"), "wrong": fake("wrong")}
-    results = measure_throughput([Model("relu", lambda: relu)], engines, load, json_file=str(file))
-    data = json.loads(file.read_text())
+    results = measure_throughput([Model("relu", lambda: relu)], engines, load, as_json=True)
+    data = json.loads(capsys.readouterr().out)
     assert data["load"]["clients"] == load.clients >= 1
     by_engine = {r.engine: r for r in results}
     assert "outputs differ" in by_engine["wrong"].failure
@@ -214,6 +213,7 @@ def test_throughput_counts_every_request(relu: onnx.ModelProto, tmp_path: Path, 
         assert len(found.rates) == 2
         assert entry["requests"] == len(found.latencies_ms) >= 2 * load.clients
         assert 0 < entry["p50_ms"] <= entry["p95_ms"] <= entry["p99_ms"] <= max(found.latencies_ms) + 1e-3
+    Console(width=120).print(_table(results, load))
     table = capsys.readouterr().out
     assert "requests/s" in table
     assert "p99, ms" in table

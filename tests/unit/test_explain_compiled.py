@@ -147,7 +147,7 @@ def test_a_library_says_it_too(tmp_path, capsys):
         assert account(byoc.explain(loaded)) == expected
     assert byoc.explain(path).model == "model.so"
     with pytest.raises(SystemExit, match="0"):
-        main(["explain", str(path), "--json", "-"])
+        main(["explain", str(path), "--json"])
     assert json.loads(capsys.readouterr().out)["totals"]["calls"] == len(expected[0])
     for command, options in (
         ("explain", ["--exclude", "relax.nn.relu"]),

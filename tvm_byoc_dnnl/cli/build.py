@@ -18,6 +18,7 @@ from ..core.files import opened, written
 from ..core.machine import progress
 from ..vendors.namespaces import parse_option
 from .common import (
+    AS_JSON,
     CACHE_DIR,
     EXISTING_FILE,
     FORMAT,
@@ -30,11 +31,9 @@ from .common import (
     Shapes,
     announce,
     check_outputs,
-    json_option,
     model_options,
     precision_options,
     say,
-    write_data,
 )
 
 #: how far results may be from the reference's with fewer digits, as a share of the largest
@@ -125,7 +124,7 @@ def emit(build: Build, output: Path) -> None:
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Counted calls.")
 @THREADS
 @click.option("-o", "--output", type=NEW_FILE, help="Write the outputs, under their names, to this .npz.")
-@json_option("Write times and outputs' shapes; without FILE to standard output.")
+@AS_JSON
 def run(
     library: Path,
     inputs: Path | None,
@@ -135,7 +134,7 @@ def run(
     repeat: int,
     threads: int | None,
     output: Path | None,
-    json_file: str | None,
+    as_json: bool,
 ) -> None:
     """Run a compiled LIBRARY, with arrays of a file or with random ones.
 
@@ -171,11 +170,13 @@ def run(
     spread = f", median of {repeat}; {counted[0]:.1f} to {counted[-1]:.1f} ms" if repeat > 1 else ""
     say(f"{counted[len(counted) // 2]:.1f} ms{spread}" + ("" if warmup else ", the first run's preparation included"))
     described = {name: {"dtype": str(a.dtype), "shape": list(a.shape)} for name, a in outputs.items()}
-    write_data(json.dumps({"milliseconds": times[warmup:], "outputs": described}, indent=1), json_file)
     if output is not None:
         write_arrays(output, outputs)
+    if as_json:
+        click.echo(json.dumps({"milliseconds": times[warmup:], "outputs": described}, indent=1))
+        return
+    if output is not None:
         announce(output)
-    if output is not None or json_file == "-":
         return
     for name, array in outputs.items():
         span = f"  min {array.min():.4g}  mean {array.mean():.4g}  max {array.max():.4g}" if array.size else ""
@@ -216,7 +217,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @precision_options
 @click.option("--rounds", type=click.IntRange(1), help="Turns of each engine.  [default: 20; with --throughput 5]")
 @click.option("--throughput", is_flag=True, help="Requests per second and their latencies, one thread for each call.")
-@json_option("Write every sample to FILE; without it to standard output.")
+@AS_JSON
 @click.option("--picture", type=NEW_FILE, help="Draw the times: a file .svg, .png or .pdf; needs Matplotlib.")
 def bench(
     models: Sequence[str],
@@ -225,7 +226,7 @@ def bench(
     shapes: Shapes,
     rounds: int | None,
     throughput: bool,
-    json_file: str | None,
+    as_json: bool,
     picture: Path | None,
     **own: str | None,
 ) -> int:
@@ -234,7 +235,8 @@ def bench(
     \b
       tvm-byoc bench model.onnx
       tvm-byoc bench model.onnx --shape input=1,3,224,224
-      tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --json result.json --picture result.svg
+      tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --picture result.svg
+      tvm-byoc bench model.onnx --json > samples.json
       tvm-byoc bench model.onnx --precision bfloat16 --peers openvino-bf16
       tvm-byoc bench model.onnx --throughput
 
@@ -260,9 +262,9 @@ def bench(
         if picture is not None:
             raise InputError("--picture draws the times of single calls; leave it out with --throughput")
         load = Load(threads=threads or 1, rounds=rounds or 5)
-        return int(any(t.failure for t in measure_throughput(found, engines, load, json_file=json_file, shapes=shapes)))
+        return int(any(t.failure for t in measure_throughput(found, engines, load, as_json=as_json, shapes=shapes)))
     settings = Settings(rounds=rounds or 20) if threads is None else Settings(rounds=rounds or 20, threads=threads)
-    measured = measure(found, engines, settings, json_file=json_file, shapes=shapes, picture=picture)
+    measured = measure(found, engines, settings, as_json=as_json, shapes=shapes, picture=picture)
     return int(any(c.failures for c in measured))
 
 
@@ -278,8 +280,8 @@ def bench(
 @THREADS
 @CACHE_DIR
 @precision_options
-@json_option("Write the text, the numbers of tokens and the seconds; without FILE to standard output.")
-def generate(folder: Path, text: str, max_new_tokens: int | None, json_file: str | None, **others: Any) -> None:
+@AS_JSON
+def generate(folder: Path, text: str, max_new_tokens: int | None, as_json: bool, **others: Any) -> None:
     """Write what follows TEXT, with the language model in FOLDER or a file.
 
     \b
@@ -299,12 +301,10 @@ def generate(folder: Path, text: str, max_new_tokens: int | None, json_file: str
     pieces = []
     for piece in stream:
         pieces.append(piece)
-        if json_file != "-":
+        if not as_json:
             click.echo(piece, nl=False)
-    if json_file != "-":
-        click.echo()
     numbers = {n: getattr(stream, n) for n in ("prompt_tokens", "tokens", "prompt_seconds", "step_seconds")}
-    write_data(json.dumps({"text": "".join(pieces), **numbers}), json_file)
+    click.echo(json.dumps({"text": "".join(pieces), **numbers}) if as_json else "")
     rates = [
         f"{count} tokens{f', {of / seconds:.1f} tokens/s' if seconds else ''}"
         for count, of, seconds in (

@@ -14,7 +14,7 @@ import click
 
 from ..api.compile import ACTIVATIONS, ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS, WEIGHTS
 from ..core.errors import InputError
-from ..core.files import why_not_written, write_text
+from ..core.files import why_not_written
 from ..graph.cost import RegionPolicy
 from ..pipeline.library_file import is_library
 from ..vendors.portable import OUTPUTS
@@ -146,20 +146,7 @@ ALL_THREADS = click.option(
 CACHE_DIR = click.option(
     "--cache-dir", type=NEW_FOLDER, help="Folder of compiled models: the same model is not compiled again."
 )
-
-
-def json_option(
-    text: str = "Write the data; without FILE to standard output, instead of the text.",
-) -> Callable[[_F], _F]:
-    """The file for `write_data`, which can be written."""
-
-    def checked(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-        check_outputs(value)
-        return value
-
-    return click.option(
-        "--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", callback=checked, help=text
-    )
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, instead of the text.")
 
 
 def _together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -251,22 +238,12 @@ def announce(path: Path) -> None:
     click.echo(path, err=not (path.is_file() or path.is_dir()) or path.resolve() == Path("/dev/stdout").resolve())
 
 
-def check_outputs(*files: Path | str | None, folder: Path | None = None) -> None:
+def check_outputs(*files: Path | None, folder: Path | None = None) -> None:
     """Refuse, before the work, files that could not be written after it, or a folder that could not be made."""
-    for path in (Path(file) for file in files if file not in (None, "-")):
-        if (reason := why_not_written(path)) is not None:
+    for path in files:
+        if path is not None and (reason := why_not_written(path)) is not None:
             raise InputError(f"cannot write {path}: {reason}")
     if folder is not None and not folder.is_dir():
         if folder.exists():
             raise InputError(f"cannot write {folder}: it is no folder; choose another name")
         check_outputs(folder)
-
-
-def write_data(text: str, file: str | None) -> bool:
-    """Write JSON text to the file of an option ``--json``; whether that leaves standard output to other text."""
-    if file == "-":
-        click.echo(text)
-    elif file is not None:
-        write_text(file, text + "\n")
-        say(f"wrote {file}")
-    return file != "-"

@@ -19,6 +19,7 @@ from ..core.tensor_info import TensorInfo, shape_options
 from ..partitioning.report_data import ReportData, from_record
 from ..pipeline.library_file import is_library
 from .common import (
+    AS_JSON,
     EXISTING_FILE,
     FORMAT,
     NEW_FILE,
@@ -27,12 +28,10 @@ from .common import (
     ModelFile,
     announce,
     check_outputs,
-    json_option,
     model_options,
     precision_options,
     registered,
     say,
-    write_data,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def _explained(build: Build, **how: Any) -> Report:
 @click.command(short_help="Show which call runs where, and why the others stay with TVM.")
 @model_options
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page with the graph drawn; reasons on hover.")
-@json_option()
+@AS_JSON
 @click.option("--all", "every_call", is_flag=True, help="List every call, not only those that stay with TVM.")
 @click.option("--database", type=EXISTING_FILE, help="Show the times that `tvm-byoc tune` has measured.")
 @click.option("--dry-run", is_flag=True, help="Run no compiler of a vendor's, which may take long.")
@@ -61,7 +60,7 @@ def _explained(build: Build, **how: Any) -> Report:
 @precision_options
 @FORMAT
 def explain(
-    build: Build, html_file: Path | None, json_file: str | None, every_call: bool, output_format: str, **how: Any
+    build: Build, html_file: Path | None, as_json: bool, every_call: bool, output_format: str, **how: Any
 ) -> None:
     """Show which call of MODEL, an .onnx file or a compiled library, runs where, and why the others stay with TVM.
 
@@ -72,7 +71,7 @@ def explain(
       tvm-byoc explain model.so                        shows what its build has noted
       tvm-byoc explain model.onnx --html model.html
       tvm-byoc explain model.onnx --format source       also lists regions that cannot be source
-      tvm-byoc explain model.onnx --json - | jq '.calls[] | select(.compiler == null) | .reasons'
+      tvm-byoc explain model.onnx --json | jq '.calls[] | select(.compiler == null) | .reasons'
     """
     check_outputs(html_file)
     report = _explained(build, output=output_format, **how)
@@ -80,7 +79,8 @@ def explain(
         with progress(f"drawing {len(report.calls)} calls"):
             report.to_html(html_file)
         say(f"wrote {html_file}")
-    if not write_data(report.to_json(), json_file):
+    if as_json:
+        click.echo(report.to_json())
         return
     is_terminal = sys.stdout.isatty()
     width = min(os.get_terminal_size().columns, 160) if is_terminal else _WIDTH
@@ -88,8 +88,8 @@ def explain(
 
 
 @click.command(short_help="Check this machine: versions, library, threads, conflicts.")
-@json_option()
-def doctor(json_file: str | None) -> int:
+@AS_JSON
+def doctor(as_json: bool) -> int:
     """Check this machine: versions, libraries, instructions, threads, OpenMP runtimes, conflicts.
 
     Exit status 1 means that something is broken; warnings alone give 0.
@@ -98,7 +98,9 @@ def doctor(json_file: str | None) -> int:
 
     with progress("looking around"):
         findings = examine()
-    if write_data(json.dumps([asdict(f) for f in findings], indent=1), json_file):
+    if as_json:
+        click.echo(json.dumps([asdict(f) for f in findings], indent=1))
+    else:
         marks = {OK: click.style("ok", fg="green"), FAILURE: click.style("!!", fg="red", bold=True)}
         section = ""
         for finding in findings:
@@ -114,8 +116,8 @@ def doctor(json_file: str | None) -> int:
 
 @click.command(short_help="List the operators that a compiler may take.")
 @click.argument("compiler", default=DEFAULT_COMPILER)
-@json_option()
-def ops(compiler: str, json_file: str | None) -> None:
+@AS_JSON
+def ops(compiler: str, as_json: bool) -> None:
     """List the operators and patterns that COMPILER may take, how, and in which dtypes.
 
     \b
@@ -129,7 +131,8 @@ def ops(compiler: str, json_file: str | None) -> None:
 
     rows = support_of(namespace(registered([compiler])[0]))
     fields = ("name", "how", "dtypes", "notes")
-    if not write_data(json.dumps([{f: getattr(row, f) for f in fields} for row in rows], indent=1), json_file):
+    if as_json:
+        click.echo(json.dumps([{f: getattr(row, f) for f in fields} for row in rows], indent=1))
         return
     table = [(row.name, row.how, " ".join(row.dtypes), row.notes) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -161,8 +164,8 @@ def lock(build: Build, output: Path | None) -> None:
 
 @click.command(short_help="List a model's inputs and outputs, and what it is made of.")
 @click.argument("model", type=EXISTING_FILE)
-@json_option()
-def inputs(model: Path, json_file: str | None) -> None:
+@AS_JSON
+def inputs(model: Path, as_json: bool) -> None:
     """List the inputs and outputs of MODEL, or of a compiled library: name, dtype and shape; of an .onnx file also its
     opset, operators and weights.
 
@@ -174,7 +177,8 @@ def inputs(model: Path, json_file: str | None) -> None:
     value when you compile: `--value`.
     """
     found = _signature(model) if is_library(model) or model.suffix == ".pt2" else _of_file(model)
-    if not write_data(json.dumps(found, indent=1), json_file):
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
         return
     rows = [_Row(side=side, **row) for side in ("inputs", "outputs") for row in found[side]]
     width = max((len(row.name) for row in rows), default=0)
@@ -236,13 +240,13 @@ def _lock_of(model: Path) -> Path:
 @click.command(short_help="Compare where the calls of two models, libraries or reports run.")
 @click.argument("before", type=EXISTING_FILE)
 @click.argument("after", type=EXISTING_FILE)
-@json_option()
-def diff(before: Path, after: Path, json_file: str | None) -> int:
+@AS_JSON
+def diff(before: Path, after: Path, as_json: bool) -> int:
     """Compare where the calls of BEFORE and AFTER run; exit status 1 where that differs.
 
     \b
       tvm-byoc diff old.so new.so
-      tvm-byoc explain model.onnx --precision bfloat16 --json new.json && tvm-byoc diff model.onnx new.json
+      tvm-byoc explain model.onnx --precision bfloat16 --json > new.json && tvm-byoc diff model.onnx new.json
 
     Each is a model, which is explained with the default options, a compiled library, or a file of `explain --json`.
     """
@@ -250,8 +254,8 @@ def diff(before: Path, after: Path, json_file: str | None) -> int:
 
     old, new = map(_report_of, (before, after))
     drift = compare(make_lock(old), new)
-    if write_data(json.dumps(asdict(drift)), json_file):
-        click.echo(drift.to_text() if drift else "every call runs where it did")
+    text = drift.to_text() if drift else "every call runs where it did"
+    click.echo(json.dumps(asdict(drift)) if as_json else text)
     for path, totals in ((before, old.totals), (after, new.totals)):
         say(f"{path.name}: {totals.offloaded_calls} of {totals.calls} calls offloaded, in {totals.regions} regions")
     return int(bool(drift))
@@ -272,8 +276,8 @@ def _report_of(path: Path) -> ReportData:
 @click.argument("model", type=EXISTING_FILE)
 @click.option("--lock", "lock_file", type=EXISTING_FILE, help="The lock file.  [default: MODEL.lock]")
 @click.option("--exact", is_flag=True, help="Fail on every difference, also on calls that are offloaded now.")
-@json_option()
-def check(model: Path, lock_file: Path | None, exact: bool, json_file: str | None) -> int:
+@AS_JSON
+def check(model: Path, lock_file: Path | None, exact: bool, as_json: bool) -> int:
     """Fail when a call of MODEL runs elsewhere than its lock file says.
 
     Compilers, shapes, policy and precision are those of the lock file. Calls that a compiler now takes in addition, or
@@ -288,8 +292,8 @@ def check(model: Path, lock_file: Path | None, exact: bool, json_file: str | Non
     source = ModelFile(model, locked.values)
     settings = {"shapes": locked.shapes or None, "policy": locked.policy, **locked.precision}
     drift = compare(locked, _explained(Build(source, registered(locked.compilers), settings)))
-    if write_data(json.dumps(asdict(drift)), json_file) and drift:
-        click.echo(drift.to_text())
+    if as_json or drift:
+        click.echo(json.dumps(asdict(drift)) if as_json else drift.to_text())
     if drift.lost or (drift and exact):
         say(f"{path} was written with: {locked.comment}; if the change is wanted: tvm-byoc lock {model}")
         return 1

@@ -22,6 +22,7 @@ from ..runtime.comparison import as_tolerances
 from .build import read_arrays
 from .common import (
     ALL_THREADS,
+    AS_JSON,
     EXISTING_FILE,
     NEW_FILE,
     NEW_FOLDER,
@@ -30,11 +31,9 @@ from .common import (
     THREADS,
     Build,
     check_outputs,
-    json_option,
     model_options,
     precision_options,
     say,
-    write_data,
 )
 
 _INPUTS = click.option(
@@ -56,7 +55,7 @@ def _inputs(path: Path | None) -> dict[str, Any] | None:
 )
 @THREADS
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of the table.")
-@json_option()
+@AS_JSON
 @click.option("--html", "html_file", type=NEW_FILE, help="Write a page: timeline, roofline, the graph by time.")
 @click.option("--trace", type=NEW_FILE, help="Write a trace for chrome://tracing or Perfetto.")
 def profile(
@@ -65,7 +64,7 @@ def profile(
     repeat: int,
     threads: int | None,
     top: int,
-    json_file: str | None,
+    as_json: bool,
     html_file: Path | None,
     trace: Path | None,
 ) -> None:
@@ -102,8 +101,7 @@ def profile(
     if trace is not None:
         write_text(trace, report.to_chrome_trace())
         say(f"wrote {trace}")
-    if write_data(report.to_json(), json_file):
-        click.echo(report.to_text(top))
+    click.echo(report.to_json() if as_json else report.to_text(top))
 
 
 def _tolerance(given: Sequence[str]) -> float | dict[str, float] | None:
@@ -130,8 +128,8 @@ def _tolerance(given: Sequence[str]) -> float | dict[str, float] | None:
               help="Compare with tvm, region by region, or the whole model with onnxruntime; a compiled library with "
               "ONNX Runtime's outputs of this ONNX file.")  # fmt: skip
 @ALL_THREADS
-@json_option()
-def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against: str, json_file: str | None) -> int:
+@AS_JSON
+def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against: str, as_json: bool) -> int:
     """Run every region of MODEL by its compiler and by TVM alone on the same inputs; exit status 1 where they differ.
 
     \b
@@ -147,8 +145,7 @@ def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against
     with progress(f"comparing {model.name} with {against}; large models take a while"):
         how = {**build.settings, "tolerance": _tolerance(tolerances), "against": against}
         report = compare(model.load(), arrays, compiler=build.compiler, **how)
-    if write_data(report.to_json(), json_file):
-        click.echo(report.to_text())
+    click.echo(report.to_json() if as_json else report.to_text())
     return 0 if report.ok else 1
 
 
@@ -176,8 +173,8 @@ def _measure_machine(context: click.Context, _parameter: click.Parameter, value:
     help="Measure this machine instead, some minutes without other work, for the choices of all models to come.",
 )  # fmt: skip
 @ALL_THREADS
-@json_option()
-def tune(build: Build, database: Path, budget: float, json_file: str | None) -> None:
+@AS_JSON
+def tune(build: Build, database: Path, budget: float, as_json: bool) -> None:
     """Find by measurement which of the compilers, or TVM, should get which call of MODEL on this machine.
 
     Every time that is measured is kept in the database, also when you stop the search with Ctrl-C. With --machine
@@ -207,7 +204,8 @@ def tune(build: Build, database: Path, budget: float, json_file: str | None) -> 
     names = ("seconds", "default_seconds", "alone_seconds", "tried", "measured")
     numbers = {n: getattr(found, n) for n in names}
     say(f"{found.tried} placements compared, {found.measured} regions measured; kept in {database}")
-    if not write_data(json.dumps({"placement": dict(found), **numbers}, indent=1), json_file):
+    if as_json:
+        click.echo(json.dumps({"placement": dict(found), **numbers}, indent=1))
         return
     for name, calls in sorted(Counter(found.values()).items(), key=lambda item: -item[1]):
         click.echo(f"{name:12s} {calls} calls")

@@ -30,7 +30,7 @@ def _tolerances(_context: click.Context, _parameter: click.Parameter, values: Se
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed by which --share chooses the cases.")
 @click.option("--tolerance", "tolerances", multiple=True, callback=_tolerances, metavar="DTYPE=NUMBER",
               help="Largest error: a share of the largest value, or steps: 'int8=1 step'. Repeatable.")  # fmt: skip
-@click.option("--json", "json_file", metavar="FILE", help="Write the data; - is standard output instead of the text.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data instead of the text.")
 @click.option("--badge", "badge_file", metavar="FILE", help="Write a picture of the result (SVG), to publish it.")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
               metavar="SECONDS", help="Time that one case may take; one that takes longer fails.")  # fmt: skip
@@ -42,7 +42,7 @@ def main(
     share: float,
     seed: int,
     tolerances: dict[str, float],
-    json_file: str | None,
+    as_json: bool,
     badge_file: str | None,
     time_limit: float,
     in_process: bool,
@@ -54,7 +54,7 @@ def main(
       python -m tvm_byoc_dnnl.testing my_npu
       python -m tvm_byoc_dnnl.testing my_npu --only 'nn.*' --all
       python -m tvm_byoc_dnnl.testing my_npu --share 0.1
-      python -m tvm_byoc_dnnl.testing my_npu --json conformance.json --badge conformance.svg
+      python -m tvm_byoc_dnnl.testing my_npu --json --badge conformance.svg > conformance.json
 
     The backend runs in a process of its own: a case that crashes or hangs fails by name, and the others go on.
 
@@ -73,13 +73,9 @@ def main(
         time_limit=time_limit,
         isolated=not in_process,
     )
-    data = json.dumps(report.to_dict(), indent=1)
-    if json_file not in (None, "-"):
-        assert json_file is not None
-        write_text(json_file, data + "\n")
     if badge_file is not None:
         write_text(badge_file, report.to_badge())
-    click.echo(data if json_file == "-" else report.to_text(every_case))
+    click.echo(json.dumps(report.to_dict(), indent=1) if as_json else report.to_text(every_case))
     sys.exit(0 if report.ok else 1)
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...core.errors import InputError
-from ...core.files import write_text, written
+from ...core.files import written
 from ...core.machine import Neighbours
 from ...frontends.onnx.importer import load_onnx
 from ...frontends.onnx.inputs import fix_shapes
@@ -87,12 +87,12 @@ def run(
     engines: Mapping[str, Engine],
     settings: Settings,
     baseline: str | None = None,
-    json_file: str | None = None,
+    as_json: bool = False,
     inputs_of: Callable[[onnx.ModelProto], Mapping[str, np.ndarray]] = random_inputs,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     picture: Path | None = None,
 ) -> list[Comparison]:
-    """``json_file`` gets every sample; ``-`` is standard output, in place of the table."""
+    """Print a table, or ``as_json`` every sample."""
     if picture is not None:
         check_picture(picture)
     console = _stderr()
@@ -108,7 +108,7 @@ def run(
                 console.print(f"{model.name}: {', '.join(engines)}")
             inputs = inputs_of(proto)
             comparisons.append(compare(model.name, path, inputs, engines, settings, baseline, progress))
-    _show(to_table(comparisons, settings), to_json(comparisons, settings), json_file)
+    _show(to_table(comparisons, settings), to_json(comparisons, settings), as_json)
     if picture is not None:
         with written(picture) as aside:
             aside.write_bytes(to_picture(comparisons, settings, picture.suffix.removeprefix(".")))
@@ -128,12 +128,11 @@ def _saved(
             path.unlink()
 
 
-def _show(table: Table, data: Mapping[str, Any], json_file: str | None) -> None:
-    if json_file != "-":
+def _show(table: Table, data: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(data, indent=1))
+    else:
         Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
-    if json_file is not None:
-        text = json.dumps(data, indent=1)
-        print(text) if json_file == "-" else write_text(json_file, text + "\n")
 
 
 _PERCENTILES = (50, 95, 99)
@@ -184,15 +183,15 @@ def measure_throughput(
     engines: Mapping[str, Engine],
     load: Load,
     *,
-    json_file: str | None = None,
+    as_json: bool = False,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> list[Throughput]:
-    """``json_file`` gets the figures; ``-`` is standard output, in place of the table."""
+    """Print a table, or the figures ``as_json``."""
     results = []
     for model, proto, path in _saved(models, shapes or {}):
         results += _measured(model.name, path, list(random_inputs(proto).values()), engines, load)
     data = {"load": {**asdict(load), "clients": load.clients}, "results": [each.to_dict() for each in results]}
-    _show(_table(results, load), data, json_file)
+    _show(_table(results, load), data, as_json)
     return results
 
 
