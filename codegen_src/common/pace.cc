@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 
 namespace tvm_byoc_dnnl {
@@ -22,8 +20,6 @@ constexpr double kWaking = 1e-4;  // seconds that sleeping threads may cost the 
 constexpr double kCallsToRepay = 128;   // what an attempt has lost: less than 1 %
 constexpr double kLongRest = 32;        // calls
 constexpr double kLongestRest = 2;      // seconds, if that is more than a long rest
-constexpr int kCallsOfStop = 42;        // of which a stop hits one or two: nothing is done about it
-constexpr double kUsable = 0.93;        // of a grant: cores keep parts of it that others cannot use
 constexpr double kTiny = 1e-4;          // seconds on one thread: about what it takes to wake others
 constexpr double kShortestCall = 1e-9;  // seconds
 
@@ -35,23 +31,12 @@ double Follow(double usual, double seconds) {
   return usual + std::min(seconds - usual, usual / 4) / 4;
 }
 
-/// Seconds that all threads of this process have used.
-double UsedSeconds() {
-  timespec used{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
-}
-
 /// The cores that this thread may use, by its affinity and its control group.
 int CoresOfThread() {
   cpu_set_t set;
   CPU_ZERO(&set);
   const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::min(cores, GrantOfProcess().Threads());
-}
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::min(cores, GrantedCores());
 }
 
 }  // namespace
@@ -65,27 +50,17 @@ void Pace::Begin(int all) {
   }
 }
 
-Turn Pace::Next(int all, const Allowance& allowed) {
+int Pace::Next(int all, const Allowance& allowed) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (levels_.empty()) Begin(all);
   size_t level = level_ > 0 && rest_ <= 0 ? level_ - 1 : level_;
   while (levels_[level].threads > std::max(1, allowed.threads)) ++level;
   const Level& own = levels_[level];
-  if (level + 1 == levels_.size()) return {own.threads};
+  if (level + 1 == levels_.size()) return own.threads;
   const Level& next = levels_[level + 1];
-  if (next.calls < kCallsOfLook + own.calls / kCallsBetweenLooks && allowed.alone)
-    return {own.calls >= kCallsBeforeLook ? next.threads : own.threads};
-  const double pause = PauseAt(level, allowed);
-  if (pause > 0 && next.usual > 0 && next.usual <= own.usual + pause) return {next.threads};
-  return {own.threads, pause};
-}
-
-/// What is owed, but no more than what such a call itself uses beyond the grant.
-double Pace::PauseAt(size_t level, const Allowance& allowed) const {
-  const auto& [threads, calls, usual] = levels_[level];
-  const double times = threads / allowed.grant.cores;
-  if (times <= 1 || usual * kCallsOfStop * times < allowed.grant.period) return 0;
-  return std::min(allowed.debt, usual * (times - 1));
+  const bool looks = own.calls >= kCallsBeforeLook && allowed.alone &&
+                     next.calls < kCallsOfLook + own.calls / kCallsBetweenLooks;
+  return looks ? next.threads : own.threads;
 }
 
 void Pace::StayAt(size_t level, double recent) {
@@ -179,11 +154,7 @@ void RunningCall::ForgetAll() {
 }
 
 Allowance RunningCall::Allowed() const {
-  const Grant& grant = GrantOfProcess();
-  const Grant usable{kUsable * grant.cores, grant.period};
-  static Budget budget(usable);
-  Allowance allowed{grant.Threads(), IsAlone(), 0, usable};
-  if (allowed.threads > grant.cores) allowed.debt = budget.Debt(Now(), UsedSeconds());
+  Allowance allowed{GrantedCores(), IsAlone()};
   const auto calls = static_cast<int>(std::max(crowd.load(), running.load()));
   if (calls > 1) allowed.threads = std::max(1, CoresOfThread() / calls);
   return allowed;
@@ -195,8 +166,6 @@ bool RunningCall::IsAlone() const {
 
 namespace {
 
-constexpr double kSaved = 0.1;  // of a period's grant: what a process may use more for a while
-
 /// The number in a file; 0 where there is none, or the word "max".
 double NumberIn(std::istream& file) {
   std::string word;
@@ -204,8 +173,9 @@ double NumberIn(std::istream& file) {
   return std::strtod(word.c_str(), nullptr);
 }
 
-/// What one control group grants.
-Grant GrantOf(const std::string& folder) {
+/// The cores that one control group grants.
+int CoresOfGroup(const std::string& folder) {
+  constexpr double kAny = std::numeric_limits<int>::max();
   std::ifstream both(folder + "/cpu.max");  // version 2: "150000 100000"
   double quota = NumberIn(both), period = NumberIn(both);
   if (!both) {
@@ -213,23 +183,19 @@ Grant GrantOf(const std::string& folder) {
     quota = NumberIn(first);
     period = NumberIn(second);
   }
-  return quota > 0 && period > 0 ? Grant{quota / period, period * 1e-6} : Grant{};
+  const double cores = quota > 0 && period > 0 ? std::ceil(quota / period) : kAny;
+  return static_cast<int>(std::min(cores, kAny));
 }
 
 }  // namespace
 
-int Grant::Threads() const {
-  const double most = std::numeric_limits<int>::max();
-  return std::max(1, static_cast<int>(std::min(std::ceil(cores), most)));
+int GrantedCores() {
+  static const int cores = FindGrantedCores("/proc/self/cgroup", "/sys/fs/cgroup");
+  return cores;
 }
 
-const Grant& GrantOfProcess() {
-  static const Grant grant = FindGrant("/proc/self/cgroup", "/sys/fs/cgroup");
-  return grant;
-}
-
-Grant FindGrant(const std::string& groups, const std::string& root) {
-  Grant least;
+int FindGrantedCores(const std::string& groups, const std::string& root) {
+  int least = std::numeric_limits<int>::max();
   std::ifstream lines(groups);
   for (std::string line; std::getline(lines, line);) {  // "4:cpu,cpuacct:/a/b", or "0::/a/b"
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -239,24 +205,11 @@ Grant FindGrant(const std::string& groups, const std::string& root) {
       continue;
     const std::string mounted = controllers.empty() ? root : root + "/" + controllers;
     for (std::string group = line.substr(second + 1);; group.erase(group.rfind('/'))) {
-      if (const Grant grant = GrantOf(mounted + group); grant.cores < least.cores) least = grant;
+      least = std::min(least, CoresOfGroup(mounted + group));
       if (group.find('/') == std::string::npos) break;
     }
   }
   return least;
-}
-
-double Budget::Debt(double now, double used) {
-  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (!lock) return 0;
-  const double whole = grant_.cores * grant_.period;
-  if (begun_) left_ += (now - now_) * grant_.cores - (used - used_);
-  left_ = std::min(std::max(left_, -whole), kSaved * whole);
-  if (!begun_) left_ = kSaved * whole;
-  begun_ = true;
-  now_ = now;
-  used_ = used;
-  return std::max(0.0, -left_ / grant_.cores);
 }
 
 }  // namespace tvm_byoc_dnnl

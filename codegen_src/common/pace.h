@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many threads the calls of a plan use in the company that they have, and the time on the cores
-// that the control group of the process grants it.
+// How many threads the calls of a plan use in the company that they have, and the cores that the
+// control group of the process grants it.
 #ifndef TVM_BYOC_DNNL_COMMON_PACE_H_
 #define TVM_BYOC_DNNL_COMMON_PACE_H_
 
@@ -16,39 +16,13 @@
 
 namespace tvm_byoc_dnnl {
 
-/// The time that a control group grants: so many seconds in each second, counted by period. A group
-/// that has used the time of a period stands still until the next one begins.
-struct Grant {
-  double cores = std::numeric_limits<double>::infinity();
-  double period = 0;
+/// The cores that the control group of this process grants it, a part of one counted as a whole
+/// one; a very large number where there is no limit.
+int GrantedCores();
 
-  int Threads() const;  // the cores, rounded up; a very large number where there is no limit
-};
-
-/// The grant of this process.
-const Grant& GrantOfProcess();
-
-/// That of a process with this list of `groups` (/proc/self/cgroup), whose files lie below `root`:
+/// Those of a process with this list of `groups` (/proc/self/cgroup), whose files lie below `root`:
 /// the least of its groups and those around them.
-Grant FindGrant(const std::string& groups, const std::string& root);
-
-/// Foresees when a group stands still. One that never uses more than a period's grant does not.
-class Budget {
- public:
-  explicit Budget(const Grant& grant) : grant_(grant) {}
-
-  /// Seconds until a process is granted what it uses: it has used `used` seconds of its cores until
-  /// `now` (also in seconds). 0 while another thread asks, or was asking when this process was
-  /// forked.
-  double Debt(double now, double used);
-
- private:
-  const Grant grant_;
-  std::mutex mutex_;
-  bool begun_ = false;
-  double now_ = 0, used_ = 0;
-  double left_ = 0;  // seconds of a core
-};
+int FindGrantedCores(const std::string& groups, const std::string& root);
 
 /// The seconds that a call is expected to take on all threads.
 struct Expected {
@@ -66,14 +40,6 @@ struct Expected {
 struct Allowance {
   int threads = 1;
   bool alone = true;  // no other call runs in this process: what this one takes is learned
-  double debt = 0;    // seconds until the control group has granted what this process has used
-  Grant grant = {};   // of the control group
-};
-
-/// How a call runs.
-struct Turn {
-  int threads = 1;
-  double pause = 0;  // seconds that it waits first
 };
 
 /// Remembers what the calls of one plan took, and says how many threads the next one uses.
@@ -91,10 +57,6 @@ struct Turn {
 /// * Look: after the first eight calls, two use the next level, and one of a thousand later. So a
 ///   plan that had company from the beginning learns it, and one that is so small that fewer
 ///   threads are faster. A plan that is expected to be so small begins on one thread.
-/// * Pause: where the process has used more time than its control group grants, a call first waits
-///   for what it would use beyond the grant, or uses the next level if that takes less time. The
-///   group would stop it for longer, in the middle of a step. Where that happens to fewer than one
-///   call of forty, none waits.
 ///
 /// It knows no clock: times come in by Learn.
 class Pace {
@@ -104,7 +66,7 @@ class Pace {
 
   /// The next call has `all` threads, or a level with fewer. A plan is for one number of all
   /// threads.
-  Turn Next(int all, const Allowance& allowed);
+  int Next(int all, const Allowance& allowed);
 
   /// Learns what a call with so many threads took, during which no other call ran in this process.
   /// Returns whether it was late: the next level would have been faster.
@@ -120,7 +82,6 @@ class Pace {
   };
 
   void Begin(int all);
-  double PauseAt(size_t level, const Allowance& allowed) const;
   void StayAt(size_t level, double recent);
 
   const double expected_;

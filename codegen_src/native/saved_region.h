@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/artifact.h"
@@ -46,9 +45,8 @@ class SavedRegion {
     constexpr double kTimeSlice = 2e-3;  // seconds; a shorter call mostly ends before it is over
     const int all = engine_.Threads();
     const RunningCall call(plan.expected().least * all > kTimeSlice ? &plan.gate() : nullptr);
-    const int granted = std::min(all, GrantOfProcess().Threads());
-    const auto [threads, pause] = plan.pace().Next(granted, call.Allowed());
-    if (pause > 0) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+    const int granted = std::min(all, GrantedCores());
+    const int threads = plan.pace().Next(granted, call.Allowed());
     std::optional<ScopedThreads> scope;
     std::shared_ptr<const Plan> fewer;
     if (threads < all) {

@@ -95,7 +95,7 @@ ffi::String Info() {
   info.emplace_back("format_version", static_cast<int64_t>(kFormatVersion));
   info.emplace_back("graph_version", kGraphVersion);
   info.emplace_back("max_threads", MaxThreads());
-  info.emplace_back("granted_cores", GrantOfProcess().Threads());
+  info.emplace_back("granted_cores", GrantedCores());
   return json::Value(std::move(info)).Dump();
 }
 

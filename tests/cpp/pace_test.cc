@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -33,7 +32,7 @@ std::map<int, int> Calls(Pace* pace, int all, int count,
                          const std::function<double(int threads)>& seconds) {
   std::map<int, int> used;
   for (int i = 0; i < count; ++i) {
-    const int threads = pace->Next(all, kAll).threads;
+    const int threads = pace->Next(all, kAll);
     ++used[threads];
     pace->Learn(threads, seconds(threads));
   }
@@ -159,9 +158,9 @@ TEST(ACallThatWakesThreadsDoesNotSayHowFastTheyAre) {
 
 TEST(NoCallLooksBesideOthersWhoseTimesSayNothing) {
   Pace pace;
-  for (int i = 0; i < 8; ++i) pace.Learn(pace.Next(2, kAll).threads, 0.1);
-  for (int i = 0; i < 20; ++i) CHECK_EQUAL(pace.Next(2, {kAny, false}).threads, 2);
-  CHECK_EQUAL(pace.Next(2, kAll).threads, 1);
+  for (int i = 0; i < 8; ++i) pace.Learn(pace.Next(2, kAll), 0.1);
+  for (int i = 0; i < 20; ++i) CHECK_EQUAL(pace.Next(2, {kAny, false}), 2);
+  CHECK_EQUAL(pace.Next(2, kAll), 1);
 }
 
 TEST(EachLevelHasHalfTheThreads) {
@@ -206,12 +205,12 @@ TEST(ALookThatWasDisturbedDoesNotCountForLong) {
 
 TEST(NoMoreThreadsThanAllowed) {
   Pace pace;
-  CHECK_EQUAL(pace.Next(8, {8}).threads, 8);
-  CHECK_EQUAL(pace.Next(8, {7}).threads, 4);
-  CHECK_EQUAL(pace.Next(8, {3}).threads, 2);
-  CHECK_EQUAL(pace.Next(8, {0}).threads, 1);
+  CHECK_EQUAL(pace.Next(8, {8}), 8);
+  CHECK_EQUAL(pace.Next(8, {7}), 4);
+  CHECK_EQUAL(pace.Next(8, {3}), 2);
+  CHECK_EQUAL(pace.Next(8, {0}), 1);
   Pace single;
-  CHECK_EQUAL(single.Next(1, {4}).threads, 1);
+  CHECK_EQUAL(single.Next(1, {4}), 1);
   single.Learn(1, 1.0);
 }
 
@@ -231,64 +230,6 @@ TEST(APlanThatIsExpectedToBeTinyBeginsOnOneThread) {
     Calls(&pace, 2, 50, seconds);
     CHECK(Calls(&pace, 2, 200, seconds)[row.ends] >= 190);
   }
-}
-
-TEST(ADebtIsWhatIsUsedBeyondTheGrant) {
-  Budget budget({1.5, 0.1});
-  CHECK_EQUAL(budget.Debt(0, 7), 0.0);      // what was before does not count
-  CHECK_EQUAL(budget.Debt(1, 8.5), 0.0);    // as much as granted
-  CHECK_EQUAL(budget.Debt(2, 10.01), 0.0);  // 10 ms more, of 15 ms that are saved
-  for (int i = 0; i < 2; ++i)
-    CHECK(std::abs(budget.Debt(3, 11.535) - 0.02 / 1.5) < 1e-9);  // 35 ms more than saved
-  CHECK_EQUAL(budget.Debt(4, 12.5), 0.0);
-  CHECK_EQUAL(budget.Debt(100, 12.5), 0.0);  // a long rest saves no more
-  CHECK(budget.Debt(100, 12.52) > 0);
-  CHECK(std::abs(budget.Debt(101, 1000) - 0.1) < 1e-9);
-  CHECK_EQUAL(budget.Debt(101.1001, 1000), 0.0);  // debts are paid within a period
-}
-
-TEST(CallsUnderAQuotaWaitForWhatTheyUseBeyondIt) {
-  const Grant grant{1.5, 0.1};
-  struct Row {
-    double two, one;  // seconds of a call on so many threads
-    int least, most;  // of 1000 calls, on two threads
-    double longest;   // seconds of a call with its pause
-  };
-  const Row rows[] = {{0.010, 0.019, 980, 1000, 0.0134},  // a third longer
-                      {0.107, 0.200, 980, 1000, 0.143},
-                      {0.0017, 0.003, 980, 1000, 0.0017},  // one call of 44 is stopped
-                      {0.010, 0.012, 0, 800, 0.012},       // one thread is faster than to wait
-                      {0.010, 0.009, 0, 80, 0.010}};       // and faster anyway
-  for (const Row& row : rows) {
-    Pace pace;
-    Budget budget(grant);
-    double now = 0, used = 0, begun = 0, used_before = 0;
-    int wide = 0;
-    for (int i = 0; i < 1100; ++i) {
-      const auto [threads, pause] = pace.Next(2, {2, true, budget.Debt(now, used), grant});
-      const double seconds = threads == 2 ? row.two : row.one;
-      pace.Learn(threads, seconds);
-      now += pause + seconds;
-      used += threads * seconds;
-      if (i < 100) {
-        begun = now;
-        used_before = used;
-        continue;
-      }
-      wide += threads == 2;
-      CHECK(pause + seconds <= (threads == 2 ? row.longest : row.one) + 1e-6);
-      if (row.two >= 0.01) CHECK(used - used_before <= grant.cores * (now - begun) + 0.2);
-    }
-    CHECK(wide >= row.least && wide <= row.most);
-  }
-}
-
-TEST(ADebtThatOthersMadeIsNotPaidByACall) {
-  Pace pace;
-  Calls(&pace, 2, 20, [](int threads) { return 0.02 / threads; });
-  const Allowance owed{2, true, 1.0, {1.5, 0.1}};
-  CHECK(std::abs(pace.Next(2, owed).pause - 0.01 / 3) < 1e-6);
-  CHECK_EQUAL(pace.Next(2, {1, true, 1.0, {1.5, 0.1}}).pause, 0.0);  // on one thread
 }
 
 TEST(NoMoreCallsPassAGateThanItsNumberAndTheFirstOnesFirst) {
@@ -344,7 +285,7 @@ TEST(AForkedChildFindsGatesEmpty) {
 
 TEST(RunningCallsShareTheCores) {
   const int alone = [] { return RunningCall().Allowed().threads; }();
-  CHECK_EQUAL(alone, GrantOfProcess().Threads());
+  CHECK_EQUAL(alone, GrantedCores());
   std::vector<std::unique_ptr<RunningCall>> calls;
   for (int i = 0; i < 1000; ++i) calls.push_back(std::make_unique<RunningCall>());
   CHECK_EQUAL(calls[0]->Allowed().threads, 1);
@@ -411,6 +352,6 @@ TEST(TheControlGroupsThatGrantTheLeast) {
     const Folder folder;
     const std::string groups = folder.Write("groups", row.groups);
     for (const auto& [name, text] : row.files) folder.Write(std::string("root/") + name, text);
-    CHECK_EQUAL(FindGrant(groups, folder.path() + "/root").Threads(), row.cores);
+    CHECK_EQUAL(FindGrantedCores(groups, folder.path() + "/root"), row.cores);
   }
 }
