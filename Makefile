@@ -303,7 +303,7 @@ bench-company: $(NATIVE) $(PEERS) $(ZOO)  ##* calls alone and in company (NumPy,
 bench-int8: $(NATIVE) $(PEERS) $(ZOO)  ##* quantised networks beside ONNX Runtime and OpenVINO: ARGS='resnet18 --float'
 bench-drift: $(NATIVE) $(PEERS) $(ZOO)  ##* how far quantised networks are from ONNX Runtime, a quarter of an hour: ARGS='resnet18 --inputs 20 --exact 2'
 bench-weights: $(NATIVE) $(PEERS)  ##* compressed weights: ARGS=bandwidth, or ARGS='decoder --weights int8'
-bench-language: $(NATIVE) $(PEERS)  ##* language models beside the peers that are installed: ARGS='generate SmolLM2-135M', ARGS=products, or ARGS=error
+bench-language: $(NATIVE) $(PEERS)  ##* language models beside the peers that are installed: ARGS='generate SmolLM2-135M', ARGS=speech, ARGS=products, or ARGS=error
 bench-load bench-dynamic bench-company bench-int8 bench-drift bench-weights bench-language:
 	@$(PY) -m $(subst -,.,$@) $(ARGS)
 

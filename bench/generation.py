@@ -1,4 +1,4 @@
-"""Whole language models beside the peers that are installed: ``python -m bench.language generate``.
+"""Whole models beside the peers that are installed: ``python -m bench.language generate``, and ``... speech``.
 
 The model is a GGUF file with random weights from a seed; onnxruntime-genai gets the same model in the form of its model
 builder. Each engine answers in processes of its own, and all take turns: one for a prompt and its first token, one for
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -66,6 +68,7 @@ def write_for_genai(path: Path, threads: int) -> None:
         if node.op_type == "MatMulNBits":
             of = {a.name: a.i for a in node.attribute}
             shapes[node.input[1]] = [of["N"], -(-of["K"] // of["block_size"]), of["block_size"] * of["bits"] // 8]
+            node.attribute.append(onnx.helper.make_attribute("accuracy_level", 4))  # as the model builder writes it
     for tensor in model.graph.initializer:
         tensor.raw_data = constants[tensor.name].tobytes()
         tensor.dims[:] = shapes.get(tensor.name, tensor.dims)
@@ -106,7 +109,8 @@ def ours() -> Load:
     import tvm_byoc_dnnl
 
     def load(path: str, threads: int, **options: Any) -> tuple[Run, str]:
-        model = tvm_byoc_dnnl.TextGenerator(path, threads=threads, **options)
+        cache = Path(path).with_name("cache")  # each model is compiled once for all processes
+        model = tvm_byoc_dnnl.TextGenerator(path, threads=threads, cache_dir=cache, **options)
 
         def run(inputs: list) -> list:
             *ids, count = inputs[0].tolist()
@@ -218,10 +222,11 @@ class _Contestant(NamedTuple):
     processes: list[EngineProcess]
     times: tuple[list[float], list[float]]
 
-    def speeds(self, prompt: int, tokens: int) -> tuple[float, float]:
-        """Tokens of the prompt and behind it, per second."""
+    @property
+    def milliseconds(self) -> tuple[float, float]:
+        """Until the first token, and from there to the last."""
         first, all_of_it = map(statistics.median, self.times)
-        return 1e3 * prompt / first, 1e3 * tokens / max(1e-6, all_of_it - first)
+        return first, max(1e-6, all_of_it - first)
 
 
 @click.command()
@@ -233,10 +238,7 @@ class _Contestant(NamedTuple):
 @click.option("--rounds", default=3, show_default=True, help="Turns of each engine.")
 def generate(models: tuple[str, ...], kind: str, prompts: str, tokens: int, threads: int, rounds: int) -> None:
     """Prefill and decode of whole models, beside the peers that are installed."""
-    there = [engine for engine in ENGINES if installed(engine)]
-    for engine in ENGINES:
-        if engine not in there:
-            click.echo(f"{engine.label}: {engine.requires} is not installed, so it is left out")
+    there = _installed(ENGINES)
     lengths = [int(length) for length in prompts.split(",")]
     for name in models or [name for name in SHAPES if name != "tiny"]:
         with TemporaryDirectory() as folder:
@@ -244,34 +246,140 @@ def generate(models: tuple[str, ...], kind: str, prompts: str, tokens: int, thre
             if any(engine.loader is genai for engine in there):
                 write_for_genai(path, threads)
             for length in lengths:
-                for line in _compared(there, path, length, tokens, threads, rounds):
-                    click.echo(f"{name}, {kind}, behind {length}: {line}")
+                prompt = np.random.default_rng(1).integers(ord("a"), ord("z") + 1, length)
+                both = [[np.append(prompt, count)] for count in (1, 1 + tokens)]
+                times = _times(there, path, both, threads, rounds)
+                for label, (first, rest) in times.items():
+                    speeds = f"prefill {1e3 * length / first:7.0f} tok/s, decode {1e3 * tokens / rest:6.1f} tok/s"
+                    click.echo(f"{name}, {kind}, behind {length}: {label:33} {speeds}  {_ratios(times, label)}")
 
 
-def _compared(there: list[Engine], path: Path, length: int, tokens: int, threads: int, rounds: int) -> list[str]:
-    """A line for each engine; ratios are of our speed to its own."""
-    lines, everybody = [], []
-    prompt = np.random.default_rng(1).integers(ord("a"), ord("z") + 1, length)
+@click.command()
+@click.option("--tokens", default=64, show_default=True, help="To write.")
+@click.option("--precision", default="fp32", show_default=True, help="As onnxruntime-genai's model builder names it.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--rounds", default=3, show_default=True, help="Turns of each engine.")
+def speech(tokens: int, precision: str, threads: int, rounds: int) -> None:
+    """30 seconds of speech by a model of Whisper tiny's shape, beside CTranslate2, which faster-whisper runs."""
+    there = _installed(SPEECH)
+    with TemporaryDirectory() as folder:
+        write_speech(Path(folder), precision)
+        sound = np.random.default_rng(1).standard_normal((1, 80, 3000), "float32")
+        times = _times(there, Path(folder), [[sound, np.array(count)] for count in (1, 1 + tokens)], threads, rounds)
+        for label, (first, rest) in times.items():
+            speed = f"{3e4 / (first + rest):6.1f} times as fast as speech"
+            line = f"first token {first:7.1f} ms, then {1e3 * tokens / rest:6.1f} tok/s, {speed}"
+            click.echo(f"Whisper tiny, {precision}: {label:33} {line}  {_ratios(times, label)}")
+
+
+def _installed(engines: tuple[Engine, ...]) -> list[Engine]:
+    for engine in engines:
+        if not installed(engine):
+            click.echo(f"{engine.label}: {engine.requires} is not installed, so it is left out")
+    return [engine for engine in engines if installed(engine)]
+
+
+def _ratios(times: dict[str, tuple[float, float]], label: str) -> str:
+    """Of our speeds to those of another."""
+    mine = next(iter(times.values()))
+    return "" if times[label] is mine else "{:.2f} and {:.2f} times that".format(*np.divide(times[label], mine))
+
+
+def _times(
+    there: list[Engine], path: Path, both: list[list[Any]], threads: int, rounds: int
+) -> dict[str, tuple[float, float]]:
+    """Label → milliseconds until the first token and from there on; ``both``: what is run for the one, and for both."""
+    everybody = []
     with ExitStack() as stack:
         for engine in there:
             processes = []
             try:
-                for count in (1, 1 + tokens):
+                for inputs in both:
                     process = stack.enter_context(EngineProcess(engine, threads))
-                    process.load(str(path), [np.append(prompt, count)])
+                    process.load(str(path), inputs)
                     processes.append(process)
                 everybody.append(_Contestant(engine.label, processes, ([], [])))
             except WorkerError as error:
-                lines.append(f"{engine.label} fails: {' '.join(str(error).split())}")
-        if not everybody:
-            return lines
-        for number in range(rounds):
+                click.echo(f"{engine.label} fails: {' '.join(str(error).split())}")
+        for number in range(rounds if everybody else 0):
             for each in [*everybody[number % len(everybody) :], *everybody[: number % len(everybody)]]:
                 for process, times in zip(each.processes, each.times, strict=True):
                     times += process.time(1, 2)
-    mine = everybody[0].speeds(length, tokens)
-    for each in everybody:
-        prefill, decode = each.speeds(length, tokens)
-        ratios = f"{mine[0] / prefill:.2f} and {mine[1] / decode:.2f} times that" if each is not everybody[0] else ""
-        lines.append(f"{each.label:33} prefill {prefill:7.0f} tok/s, decode {decode:6.1f} tok/s  {ratios}".rstrip())
-    return lines
+    return {each.label: each.milliseconds for each in everybody}
+
+
+# ---- speech ------------------------------------------------------------------------------------------------
+
+_HEARD = [1, 2, 3, 4]  # tokens in front of the text
+
+
+def write_speech(folder: Path, precision: str) -> None:
+    """A model of Whisper tiny's shape with random weights, by onnxruntime-genai's model builder and by CTranslate2."""
+    import tokenizers
+    import torch
+    import transformers
+
+    words = 51865
+    torch.manual_seed(0)
+    sizes = {"d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "vocab_size": words}
+    heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 6)
+    wide = dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 1536)
+    config = transformers.WhisperConfig(**sizes, **heads, **wide)
+    source = str(folder / "source")
+    transformers.WhisperForConditionalGeneration(config).save_pretrained(source)
+    model = tokenizers.models.WordLevel({f"t{i}": i for i in range(words)}, unk_token="t0")
+    named = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), f"t{words - 1}")
+    tokenizer = tokenizers.Tokenizer(model)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(source)
+    transformers.WhisperFeatureExtractor(feature_size=80).save_pretrained(source)
+    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", source, "-o", str(folder)]
+    builder += ["-p", precision, "-e", "cpu", "-c", str(folder / "cache"), "--extra_options", "hf_token=false"]
+    subprocess.run(builder, check=True, capture_output=True)
+    if installed(SPEECH[-1]):
+        from ctranslate2.converters import TransformersConverter
+
+        kind = "float32" if precision == "fp32" else "int8"
+        TransformersConverter(source).convert(str(folder / "ctranslate2"), quantization=kind)
+
+
+def our_speech() -> Load:
+    """The encoder and the decoder, by the loop of the example."""
+    import tvm_byoc_dnnl
+    from examples.transcribe import Step, transcribe
+
+    def load(path: str, threads: int) -> tuple[Run, str]:
+        files = (Path(path) / f"{name}.onnx" for name in ("encoder", "decoder"))
+        encoder, decoder = (tvm_byoc_dnnl.Runner(tvm_byoc_dnnl.compile(file, threads=threads)) for file in files)
+
+        def run(inputs: list) -> list:
+            encoded = encoder.named({"audio_features": inputs[0]})
+            transcribe(encoded, [Step(decoder.inputs, decoder.named)], _HEARD, int(inputs[1]), -1)
+            return []
+
+        return run, tvm_byoc_dnnl.__version__
+
+    return load
+
+
+def ctranslate2() -> Load:
+    """CTranslate2, greedy, with the tokens that it would not choose allowed."""
+    import ctranslate2 as engine
+
+    def load(path: str, threads: int) -> tuple[Run, str]:
+        model = engine.models.Whisper(str(Path(path) / "ctranslate2"), "cpu", intra_threads=threads)
+
+        def run(inputs: list) -> list:
+            features = engine.StorageView.from_array(inputs[0])
+            most = len(_HEARD) + int(inputs[1])
+            model.generate(features, [_HEARD], beam_size=1, max_length=most, suppress_blank=False, suppress_tokens=None)
+            return []
+
+        return run, engine.__version__
+
+    return load
+
+
+SPEECH = (
+    Engine(our_speech, "tvm_byoc_dnnl", "onnxruntime_genai"),
+    Engine(ctranslate2, "CTranslate2", "ctranslate2"),
+)

@@ -1,8 +1,9 @@
-"""Language models and their products: ``python -m bench.language generate``, ``... products`` and ``... error``.
+"""Language models and their products: ``python -m bench.language generate``, ``speech``, ``products`` and ``error``.
 
-``generate`` is whole models, beside the peers that are installed; it is what runs without a command. ``products`` are
-the matrix products of a layer as ``MatMulNBits``, beside ONNX Runtime; the two take turns. ``error`` is that of sources
-rounded to 8 bits, in one product and in a decoder with random weights, beside ONNX Runtime's own.
+``generate`` and ``speech`` are whole models, beside the peers that are installed; the first is what runs without a
+command. ``products`` are the matrix products of a layer as ``MatMulNBits``, beside ONNX Runtime; the two take turns.
+``error`` is that of sources rounded to 8 bits, in one product and in a decoder with random weights, beside ONNX
+Runtime's own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import tvm_byoc_dnnl as byoc
-from bench.generation import generate
+from bench.generation import generate, speech
 from bench.weights import in_turns, session_of
 from tvm_byoc_dnnl.core._native import engine_info
 
@@ -64,6 +65,7 @@ def main(context: click.Context) -> None:
 
 
 main.add_command(generate)
+main.add_command(speech)
 
 
 @main.command()
