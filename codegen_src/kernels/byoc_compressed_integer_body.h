@@ -51,7 +51,9 @@ BYOC_INLINE BYOC_INTS BYOC_DOT(dot)(const int bits, BYOC_INTS sum, BYOC_INTS w, 
    they have 4 bits; the first four or the last where they have 8. `w`: of a vector of columns. */
 BYOC_INLINE BYOC_INTS BYOC_DOT(half)(const int bits, const char* w, const int half) {
   const BYOC_INTS low = BYOC_OP(set1_epi8)(15);
-  if (bits == 8) return BYOC_NAME(load_ints)(w + half * 4 * BYOC_WIDTH);
+  if (bits == 8) w += half * 4 * BYOC_WIDTH;
+  if (bits == 8 || half == 0) __builtin_prefetch(w + 4096);
+  if (bits == 8) return BYOC_NAME(load_ints)(w);
   const BYOC_INTS v = BYOC_NAME(load_ints)(w);
 #ifdef BYOC_SIMD_AVX512
   return _mm512_and_si512(half ? _mm512_maskz_srli_epi32(0xffff, v, 4) : v, low);
@@ -85,10 +87,6 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const in
         BYOC_INTS of[4];
         BYOC_UNROLL
         for (int j = 0; j < 4; ++j) {
-          /* Otherwise what comes next is fetched in time, and this takes more than it gives. */
-          if (bits == 4 && rows > 2 && half == 0) {
-            __builtin_prefetch(w + 4096 + 4 * j * BYOC_LANES);
-          }
           of[j] = BYOC_DOT(half)(bits, w + 4 * j * BYOC_LANES, half);
         }
         BYOC_UNROLL
@@ -103,7 +101,7 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const in
     __asm__("" : "+r"(totals));
     BYOC_VEC scale[4], zero[4];
     BYOC_NAME(load_four)(b, p->scale_bits, scale);
-    if (has_zeros) BYOC_NAME(load_four)(b + byoc_compressed_head(p) / 2, p->scale_bits, zero);
+    if (has_zeros) BYOC_NAME(load_four)(b + head / 2, p->scale_bits, zero);
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) {
       const int r = i / 4, j = i % 4;

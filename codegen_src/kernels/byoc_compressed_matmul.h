@@ -188,7 +188,7 @@ BYOC_INLINE void BYOC_NAME(compressed_rows)(const int rows, const int bits, cons
     BYOC_VEC sums[4][4], zero[4], scale[4];
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
-    if (has_zeros) BYOC_NAME(load_four)(b + byoc_compressed_head(p) / 2, p->scale_bits, zero);
+    if (has_zeros) BYOC_NAME(load_four)(b + head / 2, p->scale_bits, zero);
     for (int64_t k = 0; k < group; k += 32 / bits, q += 4 * BYOC_WIDTH) {
       BYOC_INTS words[4];
       BYOC_UNROLL
@@ -276,25 +276,30 @@ BYOC_NO_INLINE void BYOC_NAME(decompress)(const byoc_compressed_params* p, const
   }
 }
 
-/* Rounds group `g` of row `m` of the source; nothing that is not finite is left in it: its scale is
-   NaN then, and with it each result of the row. */
-BYOC_INLINE void BYOC_NAME(round_group)(const byoc_compressed_params* p, const float* src,
-                                        char* rounded, int64_t m, int64_t g) {
+/* The largest of eight numbers, or their sum. */
+BYOC_INLINE int32_t BYOC_NAME(across)(__m256i v, const int is_sum) {
+  __m128i of = _mm256_castsi256_si128(v), other = _mm256_extracti128_si256(v, 1);
+  BYOC_UNROLL
+  for (int i = 0; i < 3; ++i) {
+    of = is_sum ? _mm_add_epi32(of, other) : _mm_max_epi32(of, other);
+    other = i == 0 ? _mm_shuffle_epi32(of, 0x4e) : _mm_shuffle_epi32(of, 0xb1);
+  }
+  return _mm_cvtsi128_si32(of);
+}
+
+/* Rounds a group of the source; nothing that is not finite is left in it: its scale is NaN then,
+   and with it each result of the row. */
+BYOC_INLINE void BYOC_NAME(round_group)(const byoc_compressed_params* p, const float* from,
+                                        int8_t* to, byoc_rounded* said) {
   const __m128i even_first = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const float* from = src + m * p->depth + g * p->group;
-  char* row = rounded + m * byoc_compressed_rounded_bytes(p);
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i most = _mm256_setzero_si256(), sum = _mm256_setzero_si256();
   for (int64_t k = 0; k < p->group; k += 8) {
     const __m256i bits = _mm256_loadu_si256((const __m256i*)(from + k));
     most = _mm256_max_epi32(most, _mm256_and_si256(bits, magnitude));
   }
-  int32_t lanes[8], all = 0;
   float inverse;
-  _mm256_storeu_si256((__m256i*)lanes, most);
-  for (int i = 0; i < 8; ++i) all = lanes[i] > all ? lanes[i] : all;
-  byoc_rounded* said = (byoc_rounded*)(row + byoc_compressed_said(p, g));
-  said->scale = byoc_compressed_scale(all, &inverse);
+  said->scale = byoc_compressed_scale(BYOC_NAME(across)(most, 0), &inverse);
   for (int64_t k = 0; k < p->group; k += 8) {
     const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(from + k), _mm256_set1_ps(inverse));
     const __m256i ints = _mm256_and_si256(_mm256_cvtps_epi32(x),
@@ -304,20 +309,22 @@ BYOC_INLINE void BYOC_NAME(round_group)(const byoc_compressed_params* p, const f
     __m128i bytes = _mm_packs_epi16(words, words);
     if (p->bits == 4) bytes = _mm_shuffle_epi8(bytes, even_first);
     sum = _mm256_add_epi32(sum, ints);
-    _mm_storel_epi64((__m128i*)(row + g * p->group + k), bytes);
+    _mm_storel_epi64((__m128i*)(to + k), bytes);
   }
-  _mm256_storeu_si256((__m256i*)lanes, sum);
-  byoc_compressed_say(
-      p, lanes[0] + lanes[1] + lanes[2] + lanes[3] + lanes[4] + lanes[5] + lanes[6] + lanes[7],
-      said);
+  byoc_compressed_say(p, BYOC_NAME(across)(sum, 1), said);
 }
 
 /* Groups first..last of all rows. */
 BYOC_NO_INLINE void BYOC_NAME(round_groups)(const byoc_compressed_params* p, const float* src,
                                             char* rounded, int64_t first, int64_t last) {
-  const int64_t groups = p->depth / p->group;
-  for (int64_t i = first; i < last; ++i) {
-    BYOC_NAME(round_group)(p, src, rounded, i / groups, i % groups);
+  const int64_t groups = p->depth / p->group, bytes = byoc_compressed_rounded_bytes(p);
+  while (first < last) {
+    const int64_t begin = first % groups, end = byoc_min(groups, begin + last - first);
+    char* row = rounded + first / groups * bytes;
+    byoc_rounded* said = (byoc_rounded*)(row + byoc_compressed_said(p, 0));
+    for (int64_t g = begin; g < end; ++g, ++first) {
+      BYOC_NAME(round_group)(p, src + first * p->group, (int8_t*)row + g * p->group, said + g);
+    }
   }
 }
 

@@ -89,8 +89,9 @@ BYOC_FUNCTION int64_t byoc_compressed_rounded_bytes(const byoc_compressed_params
   return p->rounds ? byoc_round_up(byoc_compressed_said(p, p->depth / p->group), 64) : 0;
 }
 /* The scale of a group whose largest magnitude has these bits, and what its numbers are multiplied
-   by: none of them is beyond 127 then. NaN and 0 if one of them is not finite. */
-BYOC_FUNCTION float byoc_compressed_scale(int32_t most, float* inverse) {
+   by: none of them is beyond 127 then. NaN and 0 if one of them is not finite. Inline, as a call
+   from code with vectors waits for their upper halves. */
+BYOC_INLINE float byoc_compressed_scale(int32_t most, float* inverse) {
   const float least = 1.17549435e-38f; /* normal, as is its inverse */
   float largest;
   memcpy(&largest, &most, sizeof(largest));
@@ -99,8 +100,8 @@ BYOC_FUNCTION float byoc_compressed_scale(int32_t most, float* inverse) {
   *inverse = is_finite ? 1 / scale : 0;
   return is_finite ? scale : __builtin_nanf("");
 }
-BYOC_FUNCTION void byoc_compressed_say(const byoc_compressed_params* p, int32_t sum,
-                                       byoc_rounded* said) {
+BYOC_INLINE void byoc_compressed_say(const byoc_compressed_params* p, int32_t sum,
+                                     byoc_rounded* said) {
   said->sum = (float)sum;
   said->start = -sum * (p->bits == 8 ? 128 : 8);
 }
