@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
+import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model, prepared, rand, run
 from tvm_byoc_dnnl.frontends import to_relax
@@ -328,3 +329,16 @@ def test_numbers_of_eight_bits(kind: str, saturate: int) -> None:
     model = onnx_model(nodes, {"x": ("n",)}, opset=19)
     want = ReferenceEvaluator(model).run(None, {"x": x})[0]
     np.testing.assert_array_equal(run(prepared(to_relax(model)), x)[0], want)
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_pools_that_halve_open_sizes_are_primitives(kind):
+    halve = {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"}
+    pools = [node(kind, ["x"], ["half"], **halve), node(kind, ["half"], ["y"], **halve)]
+    model = onnx_model(pools, {"x": (1, 2, "h", "w")})
+    totals = byoc.explain(model).totals
+    assert totals.offloaded_calls == totals.calls == 2
+    runner = byoc.Runner(byoc.compile(model))
+    for sizes in ((7, 4), (1, 9), (8, 8)):
+        x = rand(1, 2, *sizes)
+        assert_right(runner(x), ort_run(model, {"x": x})[0])

@@ -91,7 +91,8 @@ def _conv_transpose(e: Emit, node: Node, data: Value, weight: Value, bias: Value
         if any(isinstance(t, Dim) for t in surplus):
             raise node.refused("has output_shape, and its pads depend on the open sizes of its data")
         extra = [x - min(t, 0) for x, t in zip(extra, surplus, strict=True)]
-        pads = halves([max(t, 0) for t in surplus], kind == "SAME_UPPER")
+        total = [max(t, 0) for t in surplus]
+        pads = halves(total, kind == "SAME_UPPER", total)
     beyond = [0] * rank
     for axis, (size, stride) in enumerate(zip(extra, strides, strict=True)):
         if size >= stride:  # as much as Relax's operator takes; fewer pads behind, and zeros

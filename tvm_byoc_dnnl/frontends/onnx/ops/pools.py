@@ -213,9 +213,9 @@ class Windows:
         pads: list[Any] = list(node.attr("pads") or [0] * 2 * rank)
         kind = node.attr("auto_pad", "NOTSET")
         if kind in ("SAME_UPPER", "SAME_LOWER"):
-            every = zip(sizes, kernel, strides, dilations, strict=True)
-            total = [max_of((k - 1) * d - (n - 1) % s, 0) for n, k, s, d in every]
-            pads = halves(total, kind == "SAME_UPPER")
+            reaches = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+            total = [_same(*each) for each in zip(sizes, reaches, strides, strict=True)]
+            pads = halves(total, kind == "SAME_UPPER", reaches)
         elif kind == "VALID":
             pads = [0] * 2 * rank
         elif kind != "NOTSET":
@@ -258,7 +258,14 @@ class Windows:
         return replace(self, after=[max_of(0, (c - 1) * s + k - n - b) for c, s, k, n, b in every], rounds_up=False)
 
 
-def halves(total: Sequence[Size], upper: bool) -> list[Any]:
-    """Pads as before... after...; for SAME_UPPER the odd one is added behind."""
-    small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+def _same(size: Size, reach: int, stride: int) -> Size:
+    """What SAME adds to an axis for windows that reach so far behind their first element."""
+    added = reach - (size - 1) % stride
+    return 0 if reach == 0 else added if reach >= stride - 1 else max_of(added, 0)
+
+
+def halves(total: Sequence[Size], upper: bool, most: Sequence[Size]) -> list[Any]:
+    """Pads as before... after...; for SAME_UPPER the odd one is added behind. No total is above its ``most``."""
+    small = [0 if at_least(1, m) else t // 2 for t, m in zip(total, most, strict=True)]
+    large = [t - s for t, s in zip(total, small, strict=True)]
     return small + large if upper else large + small
