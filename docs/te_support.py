@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tvm.ir import Op
 
-from tvm_byoc_dnnl.te.computes import BUILTIN
+from tvm_byoc_dnnl.te.computes import REFUSED
+from tvm_byoc_dnnl.te.legalize import MENDED
 from tvm_byoc_dnnl.te.translate import STRUCTURAL
-from tvm_byoc_dnnl.te.types import REFUSED
 
 PAGE = Path(__file__).parent / "te_translator.md"
 _BEGIN, _END = "<!-- begin: te_support -->\n", "<!-- end: te_support -->\n"
@@ -34,7 +34,7 @@ def _how(name: str) -> tuple[bool, str]:
         return False, REFUSED[name]
     if name in STRUCTURAL:
         return True, TRANSLATOR
-    if name in BUILTIN:
+    if name in MENDED:
         return True, OWN
     if Op.get(name).get_attr("FLegalize") is not None:
         return True, LEGALIZED

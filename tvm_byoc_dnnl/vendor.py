@@ -41,7 +41,7 @@ from .prepare.rewrite import Scope as Scope, rewrite_pass as rewrite_pass
 from .graph.cost import RegionPolicy as RegionPolicy, Work as Work, is_cheap as is_cheap
 from .core.verdict import describe as describe
 from .te import TEGraph as TEGraph, schedule_te as schedule_te, translate_to_te as translate_to_te
-from .te.computes import least_sizes as least_sizes
+from .te.legalize import least_sizes as least_sizes
 from .vendors.codegen import SourceBuild as SourceBuild
 from .vendors.c_source import (
     c_module as c_module,
@@ -76,7 +76,7 @@ from .whole import (
     inputs_of as inputs_of,
     wanted_of as wanted_of,
 )
-from .whole.own import CACHED_ATTENTION as CACHED_ATTENTION
+from .whole.table import CACHED_ATTENTION as CACHED_ATTENTION
 from .whole.recurrent import RECURRENT as RECURRENT, layer_of as layer_of
 
 VERSION = 1

@@ -20,7 +20,7 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-// The end of the record that library_file.py appends; a digit for its version follows.
+// The end of the record that Python appends; a digit for its version follows.
 constexpr std::string_view kSeal = "tvm_byoc_dnnl checksum ";
 constexpr size_t kTailBytes = 4096;  // holds a record of a few ranges, which has a checksum of all
 constexpr int kBits = 64;

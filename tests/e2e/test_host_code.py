@@ -14,7 +14,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.pipeline.legalize import LEGALIZATIONS
+from tvm_byoc_dnnl.pipeline.guards import LEGALIZATIONS
 
 op = relax.op
 X = np.arange(12, dtype="float32").reshape(3, 4)

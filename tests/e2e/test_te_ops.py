@@ -16,7 +16,7 @@ from tests.harness import assert_right
 from tvm_byoc_dnnl.core.errors import UnsupportedError
 from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
 from tvm_byoc_dnnl.te import translate_to_te
-from tvm_byoc_dnnl.te.types import REFUSED
+from tvm_byoc_dnnl.te.computes import REFUSED
 from tvm_byoc_dnnl.testing.op_calls import NEEDS_BUILDER, OPS, REFERENCE
 
 ALL = sorted(name for name in Op.list_op_names() if name.startswith("relax."))

@@ -419,3 +419,40 @@ def test_not_a_function():
         translate_to_te((Calls, "other"))
     with pytest.raises(InputError, match=r"got PrimFunc, expected a relax\.Function"):
         translate_to_te((Calls, "double"))
+
+
+# -- what TVM lowers wrong -----------------------------------------------------------------------------------
+
+FAR = (1000 + RNG.standard_normal((2, 4, 3, 3))).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "expected"),
+    [
+        (
+            lambda x, g, b: R.nn.group_norm(x, g, b, num_groups=2, channel_axis=1, axes=[2, 3]),
+            [FAR, np.ones(4, "float32"), np.zeros(4, "float32")],
+            lambda x, *_: (lambda y: (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5))(
+                x.astype("float64").reshape(2, 2, 18)
+            ).reshape(x.shape),
+        ),
+        (lambda x: R.variance(x, axis=[2, 3]), [FAR], lambda x: x.astype("float64").var((2, 3))),
+        (lambda x: R.sum(x), [np.ones(4097, "float16")], lambda x: np.float16(4097)),
+        (lambda x: R.image.resize2d(x, (6, 6), layout="CHWN"), [FAR], lambda x: None),
+    ],
+)
+def test_numbers_are_those_of_host_code(body, inputs, expected):
+    params = [var(f"x{i}", x.shape, str(x.dtype)) for i, x in enumerate(inputs)]
+    mod = function(params, lambda _builder: body(*params))
+    (got,) = run(through_te(mod), *inputs)
+    ours = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline="byoc"), tvm.cpu())["main"]
+    np.testing.assert_array_equal(got, ours(*map(tvm.runtime.tensor, inputs)).numpy())
+    if (wanted := expected(*inputs)) is not None:
+        np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=1e-6)
+
+
+def test_more_elements_than_there_are_is_refused():
+    x = var("x", (3, 4))
+    mod = function([x], lambda _builder: R.topk(x, 5, axis=1, ret_type="values"))
+    with pytest.raises(UnsupportedError, match="topk of 5 elements along an axis of 4"):
+        translate_to_te((mod, "main"))

@@ -32,9 +32,8 @@ from ..frontends import LastRow
 from ..frontends.gguf.file import SUFFIX as GGUF
 from ..ir.fingerprint import content_key, fingerprint
 from ..ir.relax_utils import constant_numpy, constants_in
-from ..pipeline import library_file
 from ..pipeline.byoc import name_of_schedules
-from ..pipeline.executable import ByocExecutable
+from ..pipeline.executable import ByocExecutable, load_library, seal
 from ..tuning.database import thread_count
 from ..vendors.namespaces import compilers, namespace
 
@@ -51,7 +50,7 @@ class CachedExecutable(ByocExecutable):
     path: Path
 
     def __init__(self, path: Path, key: str) -> None:
-        module = library_file.load(path, key)
+        module = load_library(path, key)
         super().__init__(module)
         self.path = path
 
@@ -99,7 +98,7 @@ class ModelCache:
         try:
             with written(path, follow=False) as aside:
                 built.export_library(aside)
-                library_file.seal(aside, key)
+                seal(aside, key)
                 aside.chmod(aside.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
             stored = CachedExecutable(path, key)
         except (ArtifactError, ExportError, OSError) as error:

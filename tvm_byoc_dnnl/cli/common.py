@@ -16,7 +16,7 @@ from ..api.compile import ACTIVATIONS, ARGUMENTS, DEFAULT_COMPILER, INT8, PRECIS
 from ..core.errors import InputError
 from ..core.files import why_not_written
 from ..graph.cost import RegionPolicy
-from ..pipeline.library_file import is_library
+from ..pipeline.executable import is_library
 from ..vendors.portable import OUTPUTS
 
 Shapes = dict[str, tuple["int | str", ...]]

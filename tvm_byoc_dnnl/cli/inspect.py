@@ -17,7 +17,7 @@ from ..core.files import read_text, write_text
 from ..core.machine import progress
 from ..core.tensor_info import TensorInfo, shape_options
 from ..partitioning.report_data import ReportData, from_record
-from ..pipeline.library_file import is_library
+from ..pipeline.executable import is_library
 from .common import (
     AS_JSON,
     EXISTING_FILE,

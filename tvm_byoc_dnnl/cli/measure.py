@@ -17,7 +17,7 @@ import click
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..core.machine import progress
-from ..pipeline.library_file import is_library
+from ..pipeline.executable import is_library
 from ..runtime.comparison import as_tolerances
 from .build import read_arrays
 from .common import (

@@ -16,7 +16,7 @@ import tvm
 from ..core.compilation import OverwritableWeights, stage
 from ..core.errors import InputError, MissingFileError, first_line
 from ..ir.relax_utils import USUAL_SIZES_ATTR
-from ..pipeline.library_file import is_library
+from ..pipeline.executable import is_library
 
 #: suffixes of the files that torch.export.save writes
 _EXPORTED = (".pt2",)

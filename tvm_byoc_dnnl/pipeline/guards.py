@@ -11,54 +11,38 @@ does not fit; the operator reads the copy. Constants that fit cost nothing.
 * Boxes of roi_align and roi_pool: they lie in a picture that there is, are finite, and small enough to be sampled.
 * Sizes that the model computes: none below 0, and all together not more than memory can be. The bounds of a slice are
   cut as NumPy cuts them.
-* topk of more elements than its axis has.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import ir, relax, te, tirx, topi
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..core.errors import UnsupportedError
 from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
 from ..core.tvm_fast import is_a
-from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function, make_constant, shape_dims
+from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function, make_constant
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
+from ..te.legalize import MENDED, Legalization, default_of, dims_of, emitted, stage
 
-Legalization = Callable[[relax.BlockBuilder, Any], Any]
 #: a condition, and the message and the kind of the error where it does not hold
 Rule = tuple[Any, str, str]
 
-#: TVM's kind of a function that is fused with nothing
-_OPAQUE = 8
 _COUNTS_FROM_THE_END = ("scatter_elements", "index_put", "index_tensor")
 #: those that TVM lowers without support of negative indices; the check adds the size of the axis
 _SHIFTED = ("index_tensor",)
-#: what takes a number of elements, and what makes a shape of a tensor: the importer calls the VM's function itself, too
-_COUNTS = ("relax.topk",)
+#: what makes a shape of a tensor: the importer calls the VM's function itself, too
 _SHAPES = ("relax.tensor_to_shape", "vm.builtin.tensor_to_shape")
 _OUT_OF_RANGE = "an index is out of range"
 #: the kinds of errors, by the names that C++ and Python know them by
 _INDEX, _VALUE = "IndexError", "ByocInputValueError"
-
-
-def default_of(op: str) -> Legalization:
-    return ir.Op.get(op).get_attr("FLegalize")
-
-
-def dims_of(expr: Any) -> list[Any]:
-    dims = shape_dims(expr.ty)
-    assert dims is not None, "an operator is lowered only once the shapes of its operands are known"
-    return dims
 
 
 def _checked(
@@ -75,27 +59,16 @@ def _checked(
     instead.
     """
 
-    def write_each(source: Any, target: Any, sizes: Sequence[Any]) -> Any:
-        with IRBuilder() as ib:
-            read, write = T.buffer_proxy(source), T.buffer_proxy(target)
+    def kernel(source: te.Tensor, sizes: Sequence[Any]) -> Any:
+        def write(given: Any, made: Any) -> None:
             with T.serial(0, math.prod(source.shape)) as i, ExitStack() as stack:
-                for condition, message, kind in rules(lambda at: read[at], i, sizes):
+                for condition, message, kind in rules(lambda at: given[at], i, sizes):
                     stack.enter_context(T.Assert(condition, message, kind))
-                write[i] = change(read[i], i, sizes) if change else read[i]
-            return ib.get()
+                made[i] = change(given[i], i, sizes) if change else given[i]
 
-    def kernel(source: te.Tensor, sizes: Sequence[Any]) -> te.Tensor:
-        out = tirx.decl_buffer(source.shape, dtype or source.dtype, "checked", layout=None)
-        return te.extern(
-            [source.shape],
-            [source],
-            lambda ins, outs: write_each(ins[0], outs[0], sizes),
-            out_buffers=[out],
-            name="checked",
-        )
+        return stage("checked", write, [source], [(source.shape, dtype or dtype_of(source))])
 
-    attrs = {"op_pattern": _OPAQUE}
-    return bb.emit(bb.call_te(kernel, value, list(sizes), primfunc_name_hint="check_values", primfunc_attrs=attrs))
+    return emitted(bb, "check_values", kernel, value, list(sizes))
 
 
 def _int64(value: Any) -> Any:
@@ -307,54 +280,28 @@ def _checked_sizes(bb: relax.BlockBuilder, sizes: Any) -> Any:
     return _checked(bb, sizes, rules)
 
 
-def _checked_count(bb: relax.BlockBuilder, call: Any) -> Any:
-    data, count = call.args[0], int(call.attrs.k)
-    dims = dims_of(data)
-    size = dims[int(call.attrs.axis)]
-    if isinstance(size, int):
-        if size < count:
-            raise UnsupportedError(f"topk of {count} elements along an axis of {size}; take {size} or fewer")
-        return call
-    if count > 0:
-        wanted = list(dims)
-        wanted[int(call.attrs.axis)] = tirx.max(size, tirx.IntImm("int64", count))
-        shape = relax.ShapeExpr([tirx.IntImm("int64", d) if isinstance(d, int) else d for d in wanted])
-        bb.match_cast(data, relax.TensorType(shape, dtype_of(data.ty)))  # nothing reads it: it is there to fail
-    return call
-
-
 def _name_of_callee(expr: Any) -> str:
     op: Any = expr.op if is_a(expr, relax.Call) else None
     return op.name if is_a(op, ir.Op) else str(op.global_symbol) if is_a(op, relax.ExternFunc) else ""
 
 
-def _calls(func: relax.Function, callees: Collection[str]) -> bool:
-    return any(_name_of_callee(binding.value) in callees for binding in bindings_in(func))
+def _guarded(_bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
+    if _name_of_callee(call) not in _SHAPES:
+        return None
+    return relax.Call(call.op, [_checked_sizes(_bb, call.args[0])], call.attrs, call.ty_args)
 
 
-def _guarded(bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
-    name = _name_of_callee(call)
-    if name in _SHAPES:
-        return relax.Call(call.op, [_checked_sizes(bb, call.args[0])], call.attrs, call.ty_args)
-    return _checked_count(bb, call) if name in _COUNTS else None
+@tvm.transform.module_pass(opt_level=0, name="CheckSizes")
+def CheckSizes(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Pass: sizes are checked; behind the lowering of all operators, because some of them compute sizes."""
+    hosts = {gv: f for gv, f in mod.functions.items() if is_host_function(f)}
+    found = [gv for gv, f in hosts.items() if any(_name_of_callee(b.value) in _SHAPES for b in bindings_in(f))]
+    return rewrite_calls_in(mod, found, _guarded) if found else mod
 
-
-def _guard(callees: Collection[str]) -> Any:
-    @tvm.transform.module_pass(opt_level=0, name="Guard")
-    def guard(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        found = [gv for gv, f in mod.functions.items() if is_host_function(f) and _calls(f, callees)]
-        return rewrite_calls_in(mod, found, _guarded) if found else mod
-
-    return guard
-
-
-#: before sorts are dispatched
-CheckCounts = _guard(_COUNTS)
-#: after all operators are lowered, because some of them compute sizes
-CheckSizes = _guard(_SHAPES)
 
 #: Relax op → what ``LegalizeOps`` makes of it instead
-GUARDED: dict[str, Legalization] = {
+LEGALIZATIONS: dict[str, Legalization] = {
+    **MENDED,
     "relax.take": _take,
     **{
         f"relax.{name}": _indexed(f"relax.{name}", check)

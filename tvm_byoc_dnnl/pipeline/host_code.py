@@ -3,6 +3,9 @@
 Without any PrimFunc TVM links an empty C source instead of LLVM code, and then needs a C++ compiler and seconds to load
 the model. Only an exported file needs that function, because TVM reads the target of the file from LLVM's code.
 
+TVM sets the first value of a reduction in the first step of its loop. Without elements there is no step, and the result
+would be what lay in the memory: `StartReductions`.
+
 Where LLVM cannot write a file to its end, it ends the process. So it writes to memory, and where even files in memory
 have a limit, it returns assembly as text.
 """
@@ -20,12 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import te
+from tvm import s_tir, te, tirx
 from tvm.support import cc
+from tvm_ffi import structural_map
 
 from ..core import _native
 from ..core.errors import ExportError
 from ..core.files import workspace
+from ..core.tvm_fast import is_a, items
+from ..ir.relax_utils import with_functions
+from ..ir.tvm_compat import buffers_of
 from ..vendors.c_source import c_source_module, complete_c, wrap_integers
 
 _SYMBOL = re.compile(r"^TVM_DLL int32_t __tvm_ffi_(\w+)\(", re.M)
@@ -92,6 +99,46 @@ def set_imports(module: tvm.runtime.Module, parts: list[tvm.runtime.Module]) -> 
     module.clear_imports()
     for part in parts:
         module.import_module(part)
+
+
+@tvm.transform.module_pass(opt_level=0, name="StartReductions")
+def StartReductions(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Set the first values of reductions whose number of elements only a call knows in front of their loops."""
+    functions = {gv: f for gv, f in mod.functions.items() if is_a(f, tirx.PrimFunc) and _is_open(f)}
+    return with_functions(mod, {gv: _started(f) for gv, f in functions.items()}) if functions else mod
+
+
+def _is_open(func: tirx.PrimFunc) -> bool:
+    root = getattr(func.body, "block", None)  # what is written as statements has none of this name
+    dims = (dim for buffer in buffers_of(func) for dim in items(buffer.shape))
+    return root is not None and root.name_hint == "root" and not all(is_a(dim, tirx.IntImm) for dim in dims)
+
+
+def _started(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    schedule = s_tir.Schedule(func)
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        made, loops = schedule.get(block), schedule.get_loops(block)
+        reduced = [i for i, v in enumerate(items(made.iter_vars)) if v.iter_type == tirx.IterVar.CommReduce]
+        if made.init is None or len(loops) != len(made.iter_vars):  # a schedule of the user's
+            continue
+        if any(not is_a(made.iter_vars[i].dom.extent, tirx.IntImm) for i in reduced):
+            schedule.decompose_reduction(block, loops[reduced[0]])
+    return schedule.mod["main"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="DropSequenceMarks")
+def DropSequenceMarks(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Remove the mark that TVM puts around statements in sequence: LLVM's code generator warns of each on the standard
+    error, and does nothing else with it."""
+
+    def unmarked(statement: tirx.AttrStmt) -> Any:
+        return statement.body if statement.attr_key == "pragma_scope" else statement
+
+    functions = {gv: f for gv, f in mod.functions.items() if is_a(f, tirx.PrimFunc)}
+    return with_functions(
+        mod,
+        {gv: f.with_body(structural_map(f.body, [(tirx.AttrStmt, unmarked)])) for gv, f in functions.items()},
+    )
 
 
 _LLVM = "llvm"

@@ -20,7 +20,7 @@ import tvm
 from ..api.compile import compile
 from ..core.errors import InputError, UnsupportedError
 from ..partitioning.report_data import ReportData
-from ..pipeline.library_file import is_library
+from ..pipeline.executable import is_library
 from ..pipeline.metadata import Kernels
 from ..runtime.base import BaseRunner
 from ..runtime.comparison import difference, gap, nudged, sensitivity

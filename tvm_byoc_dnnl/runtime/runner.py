@@ -26,8 +26,7 @@ from ..core.errors import (
     one_of,
 )
 from ..core.tensor_info import check_symbols
-from ..pipeline import library_file
-from ..pipeline.executable import ByocExecutable
+from ..pipeline.executable import ByocExecutable, load_library
 from ..pipeline.memory import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
@@ -286,7 +285,7 @@ def load(
             except (ArtifactError, UnsupportedError):  # what is damaged for both, TVM's loader says
                 if runtime == "native":
                     raise
-        module = library_file.load(path)
+        module = load_library(path)
     return Runner(module, **settings, options=options)
 
 
@@ -306,7 +305,7 @@ def described(model: Any) -> Runner:
     """For what it says of itself: a region that this machine cannot open is an error of its call."""
     if isinstance(model, (str, PathLike)):
         with loading(model) as path:
-            model = library_file.load(path)
+            model = load_library(path)
     return _Described(model)
 
 

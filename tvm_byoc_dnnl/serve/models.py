@@ -19,7 +19,7 @@ from ..core.errors import ByocError, InputError, MissingFileError, did_you_mean
 from ..core.files import opened
 from ..core.tensor_info import TensorInfo, check_symbols, random_arrays
 from ..ir.fingerprint import content_key
-from ..pipeline.library_file import is_library
+from ..pipeline.executable import is_library
 from ..runtime.comparison import differences
 from ..runtime.runner import Runner, load
 from . import NOT_FOUND, TIMED_OUT, Refusal, status_of

@@ -1,26 +1,108 @@
 """The TE compute of an op, which says *what* is calculated, in which stages: TVM's legalisation, or a registered one.
 
-Computes of our own: of the ops that TVM lowers outside of its legalisers (the sort and scan family), or not at all; and
-of normalisations, in float64 and rounded once. TVM's own takes the variance from the mean of the squares, in float32:
-here equal numbers have their value as mean, and a large mean costs nothing.
+On a CPU, TVM's is that of `legalize` where there is one. And the constructs
+that TE cannot express, and why: the same text in the error and in the documentation.
 """
 
 from __future__ import annotations
 
-import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx, topi
-from tvm.script.ir_builder import tirx as T
+from tvm import relax, te, tirx
 
-from ..core.errors import InputError
-from ..ir.statements import stage
+from ..core.errors import InputError, UnsupportedError
 from ..ir.tvm_compat import dtype_of, substitute
+from .legalize import MENDED
+
+
+def is_tir(call: relax.Call) -> bool:
+    """Whether a call is a scalar TIR expression (`tirx.exp`, …) and not a Relax call that returns a scalar."""
+    return tvm.ir.is_prim_expr(call) and isinstance(call.op, tvm.ir.Op) and not call.op.name.startswith("relax.")
+
+
+def leaves(expr: relax.Expr) -> list[relax.Expr]:
+    return [leaf for f in expr.fields for leaf in leaves(f)] if isinstance(expr, relax.Tuple) else [expr]
+
+
+def symbols_in(dim: Any) -> list[tirx.Var]:
+    return list(tirx.analysis.undefined_vars(dim)) if isinstance(dim, tvm.ir.Expr) else []
+
+
+def symbols_of(params: Iterable[relax.Var]) -> list[tirx.Var]:
+    """In order, scalar parameters included."""
+    every = (
+        symbol
+        for param in params
+        for symbol in ([param] if tvm.ir.is_prim_expr(param) else relax.analysis.tir_vars_in_type(param.ty))
+    )
+    return list(dict.fromkeys(every))
+
+
+def paired_dims(ty: Any, value: relax.Expr) -> Iterable[tuple[Any, Any]]:
+    """Dimensions in a type, each with that of a resolved value; dimensions that the type leaves open are left out."""
+    if isinstance(ty, relax.TupleType):
+        for inner, field in zip(ty.fields, value.fields, strict=True):
+            yield from paired_dims(inner, field)
+    elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
+        yield from zip(ty.shape.values, value.ty.shape.values, strict=True)
+    elif isinstance(ty, relax.ShapeType) and ty.values is not None:
+        yield from zip(ty.values, value.values, strict=True)
+
+
+_BY_REASON: dict[str, str] = {
+    "its output shape depends on the values of its inputs": "dynamic_strided_slice nonzero unique",
+    "it calls a function that only exists at run time, whose computation TE cannot see": (
+        "call_builtin_with_ctx call_dps_packed call_inplace_packed call_pure_packed call_py_func invoke_closure "
+        "invoke_pure_closure make_closure"
+    ),
+    "it overwrites one of its arguments, and a TE tensor is written once": "call_tir_inplace",
+    "it has a side effect, and TE has values only": "assert_op print",
+    "it manages memory, which TE leaves to the lowering": (
+        "builtin.alloc_tensor memory.alloc_storage memory.alloc_tensor memory.ensure_zero_offset memory.kill_storage "
+        "memory.kill_tensor memory.view vm.alloc_storage vm.alloc_tensor vm.call_tir_dyn vm.kill_object"
+    ),
+    "it reads a field of the tensor's descriptor at run time": (
+        "inspect.tensor_byte_offset inspect.tensor_dtype_bits inspect.tensor_dtype_code inspect.tensor_dtype_lanes "
+        "inspect.tensor_elem_offset inspect.tensor_ndim inspect.tensor_shape_i inspect.tensor_stride_i"
+    ),
+    "it moves data between devices or workers": (
+        "ccl.allgather ccl.allreduce ccl.broadcast_from_worker0 ccl.scatter_from_worker0 dist.annotate_sharding "
+        "dist.call_tir_local_view dist.redistribute dist.redistribute_replica_to_shard hint_on_device to_vdevice"
+    ),
+    "TVM has no lowering of it for a CPU": (
+        "ewise_fma multinomial_from_uniform nn.attention_var_len null_value wrap_param"
+    ),
+}
+
+# op name -> reason
+REFUSED: dict[str, str] = {f"relax.{op}": reason for reason, ops in _BY_REASON.items() for op in ops.split()}
+
+# Ops that Relax accepts in every dtype and TVM computes in floats. Its own message prints the TE expression, which its
+# printer warns about.
+FLOATS_ONLY = frozenset({"relax.log_add_exp"})
+
+
+class Refusal(UnsupportedError):
+    """An `UnsupportedError` that remembers the refused construct, and the reason."""
+
+    def __init__(self, what: str, reason: str, advice: str):
+        super().__init__(f"{what} cannot be translated to TE: {reason}; {advice}")
+        self.what = what
+        self.reason = reason
+
+
+def refuse(what: str, reason: str, advice: str | None = None) -> Refusal:
+    if advice is None:
+        advice = "keep it outside of the translated function"
+        if what.startswith("relax."):
+            advice += f", or register_te_compute({what!r}, fn)"
+    return Refusal(what, reason, advice)
+
 
 # One thread at a time builds TE: TVM keeps the tag of the op under construction in a global of the process.
 TE_LOCK = threading.RLock()
@@ -91,153 +173,6 @@ def _without_root(body: Any, name: str) -> Any:
         return root.body
     named = type(root)([], [], [], f"{name}_root", root.body, None, root.alloc_buffers, [], root.annotations)
     return type(body)([], True, named)
-
-
-def _sort(attrs: Any, data: te.Tensor) -> te.Tensor:
-    return topi.sort(data, attrs.axis, not attrs.descending)
-
-
-def _argsort(attrs: Any, data: te.Tensor) -> te.Tensor:
-    return topi.argsort(data, axis=attrs.axis, is_ascend=not attrs.descending, dtype=attrs.dtype)
-
-
-def _topk(attrs: Any, data: te.Tensor) -> Any:
-    size = data.shape[attrs.axis]
-    takes_all = isinstance(size, tirx.IntImm) and attrs.k > int(size)
-    return topi.topk(
-        data,
-        k=int(size) if takes_all else attrs.k,
-        axis=attrs.axis,
-        ret_type=attrs.ret_type,
-        is_ascend=not attrs.largest,
-        dtype=attrs.dtype,
-    )
-
-
-def _scan(binary: Callable[[Any, Any], Any], first: int) -> Any:
-    """TOPI's writes to memory of others where an axis has no elements."""
-
-    def compute(attrs: Any, data: te.Tensor) -> te.Tensor:
-        if attrs.axis is None:
-            data = topi.reshape(data, [topi.utils.prod(data.shape)])
-        axis = 0 if attrs.axis is None else int(attrs.axis) % len(data.shape)
-        dtype = str(attrs.dtype or "void")
-        dtype = dtype_of(data) if dtype == "void" else dtype
-        before, size = topi.utils.prod(data.shape[:axis]), data.shape[axis]
-        lines = before * topi.utils.prod(data.shape[axis + 1 :])
-        behind = tirx.max(topi.utils.prod(data.shape[axis + 1 :]), 1)  # to divide by, where there is no line
-
-        def write(source: Any, out: Any) -> None:
-            with T.parallel(0, lines) as line:
-                start = line // behind * size * behind + line % behind
-                with T.serial(0, size) as k:
-                    here = start + k * behind
-                    read = here - behind if attrs.exclusive else here
-                    begin = tirx.const(first, dtype) if attrs.exclusive else source[here].astype(dtype)
-                    out[here] = tirx.if_then_else(k == 0, begin, binary(out[here - behind], source[read].astype(dtype)))
-
-        return stage("scan", write, [data], [(data.shape, dtype)])
-
-    return compute
-
-
-def _pixel_shuffle(attrs: Any, data: te.Tensor) -> te.Tensor:
-    """TVM's legaliser calls a TOPI function that does not exist."""
-    factor = attrs.upscale_factor
-    *batch, channels, height, width = data.shape
-
-    def element(*index: Any) -> Any:
-        *lead, c, y, x = index
-        channel = (c * factor + y % factor) * factor + x % factor
-        return data(*lead, channel, y // factor, x // factor)
-
-    shape = [*batch, channels // (factor * factor), height * factor, width * factor]
-    return te.compute(shape, element, name="pixel_shuffle")
-
-
-# op -> fn(attrs, *args)
-BUILTIN: dict[str, Any] = {
-    "relax.argsort": _argsort,
-    "relax.cumprod": _scan(operator.mul, 1),
-    "relax.cumsum": _scan(operator.add, 0),
-    "relax.nn.pixel_shuffle": _pixel_shuffle,
-    "relax.sort": _sort,
-    "relax.topk": _topk,
-}
-
-
-def normalized(
-    x: te.Tensor,
-    axes: Sequence[int],
-    epsilon: float,
-    scale: Callable[[Sequence[Any]], Any],
-    shift: Callable[[Sequence[Any]], Any],
-) -> te.Tensor:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + shift``, with statistics over ``axes``.
-
-    ``scale`` and ``shift`` give the factor and the summand at the indices of a number, in the dtype of ``x``.
-    """
-    dtype = dtype_of(x)
-    used = "float64" if dtype == "float64" else "float32"
-    kept = [1 if i in axes else size for i, size in enumerate(x.shape)]
-    count = tirx.Cast("float64", tirx.const(1, "int64"))
-    for axis in axes:
-        count = count * tirx.Cast("float64", x.shape[axis])
-
-    def wide(at: Sequence[Any]) -> Any:
-        return tirx.Cast("float64", x[tuple(at)])
-
-    def statistic(name: str, of: Callable[[Sequence[Any], Sequence[Any]], Any]) -> te.Tensor:
-        inner = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
-
-        def one(*row: Any) -> Any:
-            at = [inner[i].var if i in inner else row[i] for i in range(len(kept))]
-            return te.sum(of(at, row), axis=list(inner.values()))
-
-        return te.compute(kept, one, name=name)
-
-    total = statistic("total", lambda at, _: wide(at))
-
-    def centred(at: Sequence[Any], row: Sequence[Any]) -> Any:
-        return wide(at) - total[tuple(row)] / count
-
-    squares = statistic("squares", lambda at, row: centred(at, row) * centred(at, row))
-
-    def result(*at: Any) -> Any:
-        row = [0 if i in axes else at[i] for i in range(len(kept))]
-        deviation = tirx.sqrt(squares[tuple(row)] / count + tirx.const(epsilon, "float64"))
-        factor, summand = (part(at).astype(used) for part in (scale, shift))
-        return (tirx.Cast(used, centred(at, row) / deviation) * factor + summand).astype(dtype)
-
-    return te.compute(x.shape, result, name="normalized")
-
-
-def group_normalized(
-    x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, groups: int, channel: int, axes: Sequence[int], epsilon: float
-) -> te.Tensor:
-    """`normalized` over ``axes`` and the channels of each of some groups; ``gamma`` and ``beta`` are per channel."""
-    shape = list(x.shape)
-    each = tirx.floordiv(shape[channel], groups)
-    split = topi.reshape(x, [*shape[:channel], groups, each, *shape[channel + 1 :]])
-    moved = [channel + 1, *(axis + (axis > channel) for axis in axes)]
-
-    def of_channel(parameter: te.Tensor) -> Callable[[Sequence[Any]], Any]:
-        return lambda at: parameter[at[channel] * each + at[channel + 1]]
-
-    return topi.reshape(normalized(split, moved, epsilon, of_channel(gamma), of_channel(beta)), shape)
-
-
-#: mode → elements that an axis must have to be padded by so many
-_NEEDED = {"reflect": lambda pads: pads + 1, "replicate": lambda pads: 1, "circular": lambda pads: pads}
-
-
-def least_sizes(attrs: Any) -> list[int]:
-    """How many elements each axis must have, by the attributes of ``relax.nn.pad``; empty where it pads by a number."""
-    needed = _NEEDED.get(str(attrs.pad_mode))
-    if needed is None:
-        return []
-    widths = [int(width) for width in attrs.pad_width]
-    return [needed(max(pair)) if max(pair) > 0 else 0 for pair in zip(widths[::2], widths[1::2], strict=True)]
 
 
 # (op name, attrs, TE arguments, target) -> a TECompute, a bare function fn(attrs, *args), or None for TVM's own
@@ -328,7 +263,7 @@ def te_candidates(op: str, attrs: Any, args: Sequence[Any]) -> list[TECompute]:
     """All computes that apply to a call: registered ones, the newest first, then TVM's own."""
     registered = reversed(list(_registry.get(op, {}).values()))
     found = [c for c in registered if c.supports is None or c.supports(attrs, *args)]
-    if op in BUILTIN or tvm.ir.Op.get(op).get_attr("FLegalize") is not None:
+    if op in MENDED or tvm.ir.Op.get(op).get_attr("FLegalize") is not None:
         found.append(TVM_LEGALIZATION)
     return found
 

@@ -2,7 +2,7 @@
 
 The function is evaluated symbolically. A Relax expression evaluates to a *resolved* expression: a variable
 that stands for a ``te.Tensor``, a constant, a shape, a scalar, or a tuple of these. An op is given to the compute
-that the selector names; TVM's legalisers are run as they are, with ``BlockBuilder.call_te`` captured, and whatever
+that the selector names; legalisers are run as they are, with ``BlockBuilder.call_te`` captured, and whatever
 expression they return is evaluated in its turn, so a legaliser may return composed Relax ops as well.
 """
 
@@ -19,17 +19,25 @@ from ..core.verdict import calling, expect
 from ..ir.relax_utils import constant_numpy
 from ..ir.tvm_compat import analyzer, constant_tensor, dtype_of, is_constant, substitute, var_name
 from .computes import (
-    BUILTIN,
+    FLOATS_ONLY,
+    REFUSED,
     TE_LOCK,
     TVM_LEGALIZATION,
+    Refusal,
     Selector,
     TECompute,
     capture_call_te,
     default_selector,
     embed_primfunc,
+    is_tir,
+    leaves,
+    paired_dims,
+    refuse,
+    symbols_in,
+    symbols_of,
 )
 from .graph import TEConstant, TEGraph, TENode, hidden_reads, reads, stages_of
-from .types import FLOATS_ONLY, REFUSED, Refusal, is_tir, leaves, paired_dims, refuse, symbols_in, symbols_of
+from .legalize import MENDED
 
 Function = Any  # relax.Function, or (IRModule, name or GlobalVar)
 
@@ -341,7 +349,7 @@ class _Translator:
         operands = _Operands(self, args)
         choice = self.selector(name, call.attrs, operands, self.target) or TVM_LEGALIZATION
         compute = choice if isinstance(choice, TECompute) else TECompute(choice.__name__, choice)
-        fn = compute.fn or BUILTIN.get(name)
+        fn = compute.fn
         if fn is None and name in REFUSED:
             raise refuse(name, REFUSED[name])
         if fn is None and name in FLOATS_ONLY and "float" not in dtype_of(call.ty):
@@ -365,7 +373,8 @@ class _Translator:
         return result
 
     def legalize(self, call: relax.Call) -> relax.Expr:
-        legalizer = call.op.get_attr("FLegalize")
+        is_cpu = "cpu" in self.target.keys  # others may have no float64, or no C library
+        legalizer = (MENDED.get(call.op.name) if is_cpu else None) or call.op.get_attr("FLegalize")
         if legalizer is None:
             raise refuse(call.op.name, "TVM has no legalisation for it")
         with capture_call_te(self.builder, self.call_te):

@@ -13,8 +13,8 @@ from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import InputError, UnsupportedError
 from ..ir.relax_utils import shape_dims
-from ..ir.statements import emitted, stage
 from ..ir.tvm_compat import analyzer, dtype_of
+from ..te.legalize import emitted, stage
 from .table import Operator, attributes_of, declare, inputs_of
 
 _GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}

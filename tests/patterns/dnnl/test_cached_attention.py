@@ -10,11 +10,12 @@ from tvm import relax
 
 from tests.harness import accept, data, refuse, table_tests
 from tvm_byoc_dnnl.frontends.onnx import walk  # noqa: F401 - declares the operator
-from tvm_byoc_dnnl.whole import operator, own
+from tvm_byoc_dnnl.whole import operator
+from tvm_byoc_dnnl.whole.table import DOMAIN, NAME
 
 
 def _call(starts: Sequence[int], rows: int, total: int, *, sinks: bool = False, **attrs: Any) -> Callable[..., Any]:
-    entry = operator(own.DOMAIN, own.NAME)
+    entry = operator(DOMAIN, NAME)
     assert entry is not None
     first = np.array(starts, "int64")
     numbers = [relax.const(x, "int64") for x in (first, first + rows, np.array([total]))]

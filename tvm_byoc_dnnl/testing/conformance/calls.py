@@ -14,7 +14,8 @@ from tvm.relax import op as R
 
 from ...frontends.onnx import walk  # noqa: F401 - declares the operators that are kept whole
 from ...ir.tvm_compat import dtype_of
-from ...whole import operator, own
+from ...whole import operator
+from ...whole.table import DOMAIN, NAME
 from ..op_calls import BINARY, NEEDS_BUILDER, OPS, REFERENCE, const, floats, positive
 from .case import Case, lifted, resized
 
@@ -79,7 +80,7 @@ def special_calls(op: str) -> Iterator[Call]:
     elif op in _GATES:
         for direction, ways in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
             yield direction, _recurrent(op, direction), _layer(_GATES[op], ways)
-    elif op == f"onnx.{own.DOMAIN}.{own.NAME}":
+    elif op == f"onnx.{DOMAIN}.{NAME}":
         for what, window in (("all of the cache", -1), ("a window", 3)):
             yield what, _cached_attention(window), _cache()
     elif op in _ROTARY:
@@ -103,7 +104,7 @@ def _layer(gates: int, ways: int) -> tuple[np.ndarray, ...]:
 
 
 def _cached_attention(window: int) -> Callable[..., Any]:
-    entry = operator(own.DOMAIN, own.NAME)
+    entry = operator(DOMAIN, NAME)
     assert entry is not None
     attrs = {"scale": 0.0, "local_window_size": window, "softcap": 0.0, "causal": 1, "qk_output": 0}
     wanted = [True, True, True, False]

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from ....core.tvm_fast import is_a
-from ....ir.statements import emitted, stage
+from ....te.legalize import emitted, stage
 from ..dim import Dim, Size, expr_of
 from ..emit import Emit
 from ..value import Value

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax, te, tirx
 
-from ....whole.own import DOMAIN, NAME
+from ....whole.table import DOMAIN, NAME
 from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
