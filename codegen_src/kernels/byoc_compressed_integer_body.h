@@ -62,18 +62,35 @@ BYOC_INLINE BYOC_INTS BYOC_DOT(half)(const int bits, const char* w, const int ha
 #endif
 }
 
-/* totals += a b: `rows` rounded rows from group `first` on, `groups` groups of packed weights. */
-BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const int has_zeros,
-                                        const byoc_compressed_params* p, const char* a,
-                                        int64_t first, int64_t groups, const char* b,
-                                        float* totals) {
+/* Weights of 4 bits of some groups as bytes, in the order in which their halves are read. */
+BYOC_NO_INLINE void BYOC_DOT(unpack)(const byoc_compressed_params* p, const char* b, int64_t groups,
+                                     char* to) {
+  const int64_t head = byoc_compressed_head(p);
+  for (int64_t g = 0; g < groups; ++g) {
+    b += head;
+    for (int64_t k = 0; k < p->group; k += 8, b += 4 * BYOC_WIDTH) {
+      BYOC_UNROLL
+      for (int i = 0; i < 8; ++i, to += 4 * BYOC_LANES) {
+        const BYOC_INTS half = BYOC_DOT(half)(4, b + i % 4 * 4 * BYOC_LANES, i / 4);
+        BYOC_NAME(store_ints)(to, half);
+      }
+    }
+  }
+}
+
+/* totals += a b: `rows` rounded rows from group `first` on, `groups` groups of packed weights.
+   Their numbers are in `bytes`, if they have been unpacked. */
+BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const int stored,
+                                        const int has_zeros, const byoc_compressed_params* p,
+                                        const char* a, int64_t first, int64_t groups, const char* b,
+                                        const char* bytes, float* totals) {
   const int64_t a_row = byoc_compressed_rounded_bytes(p), group = p->group;
   const int64_t group_bytes = byoc_compressed_group_bytes(p);
   const int64_t head = byoc_compressed_head(p);
   const char* said = a + byoc_compressed_said(p, first);
   const char* q = a + first * group;
   for (int64_t g = 0; g < groups; ++g, b += group_bytes, said += sizeof(byoc_rounded)) {
-    const char* w = b + head;
+    const char* w = stored == bits ? b + head : bytes + g * group * BYOC_WIDTH;
     BYOC_INTS sums[BYOC_TILE][4];
     BYOC_UNROLL
     for (int i = 0; i < 4 * rows; ++i) {
@@ -81,13 +98,13 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const in
       const byoc_rounded* of = (const byoc_rounded*)(said + i / 4 * a_row);
       sums[i / 4][i % 4] = BYOC_OP(set1_epi32)(is_signed ? 0 : of->start);
     }
-    for (int64_t k = 0; k < group; k += 8, q += 8, w += bits * BYOC_WIDTH) {
+    for (int64_t k = 0; k < group; k += 8, q += 8, w += stored * BYOC_WIDTH) {
       BYOC_UNROLL
       for (int half = 0; half < 2; ++half) {
         BYOC_INTS of[4];
         BYOC_UNROLL
         for (int j = 0; j < 4; ++j) {
-          of[j] = BYOC_DOT(half)(bits, w + 4 * j * BYOC_LANES, half);
+          of[j] = BYOC_DOT(half)(stored, w + 4 * j * BYOC_LANES, half);
         }
         BYOC_UNROLL
         for (int r = 0; r < rows; ++r) {
@@ -120,14 +137,17 @@ BYOC_INLINE void BYOC_DOT(integer_rows)(const int rows, const int bits, const in
 
 BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, const byoc_compressed_params* p, const char* a,
                                            int64_t first, int64_t groups, const char* b,
-                                           float* totals) {
-#define BYOC_CASE(rows, bits, zeros)                                           \
-  case (rows) * 4 + (bits) / 8 * 2 + (zeros):                                  \
-    BYOC_DOT(integer_rows)(rows, bits, zeros, p, a, first, groups, b, totals); \
+                                           const char* bytes, float* totals) {
+#define BYOC_CASE(rows, bits, stored, zeros)                                                  \
+  case (rows) * 8 + (bits) / 8 * 4 + ((stored) != (bits)) * 2 + (zeros):                      \
+    BYOC_DOT(integer_rows)(rows, bits, stored, zeros, p, a, first, groups, b, bytes, totals); \
     break;
-#define BYOC_CASES(rows) \
-  BYOC_CASE(rows, 4, 0) BYOC_CASE(rows, 4, 1) BYOC_CASE(rows, 8, 0) BYOC_CASE(rows, 8, 1)
-  switch (rows * 4 + p->bits / 8 * 2 +
+#define BYOC_CASES(rows)   \
+  BYOC_CASE(rows, 4, 4, 0) \
+  BYOC_CASE(rows, 4, 4, 1) \
+  BYOC_CASE(rows, 4, 8, 0) \
+  BYOC_CASE(rows, 4, 8, 1) BYOC_CASE(rows, 8, 8, 0) BYOC_CASE(rows, 8, 8, 1)
+  switch (rows * 8 + p->bits / 8 * 4 + (bytes != NULL) * 2 +
           (p->has_zero_points != 0)) { /* constants in each, so that the sums stay in registers */
     BYOC_CASES(1)
     BYOC_CASES(2)
@@ -144,19 +164,22 @@ BYOC_NO_INLINE void BYOC_DOT(integer_tile)(int rows, const byoc_compressed_param
 #undef BYOC_CASE
 }
 
-/* One panel of sums: `rows` rounded rows from `a` on. */
+/* One panel of sums: `rows` rounded rows from `a` on; `bytes`: room for a block of weights. */
 BYOC_NO_INLINE void BYOC_DOT(integer_panel)(const byoc_compressed_params* p, const char* a,
-                                            int64_t rows, const char* b, float* sums) {
+                                            int64_t rows, const char* b, char* bytes, float* sums) {
   const int64_t groups = p->depth / p->group;
   /* Where weights are read several times, they come from the cache. */
   const int64_t block = rows > BYOC_TILE ? byoc_compressed_block_groups(p) : groups;
+  const int unpacks = p->bits == 4 && rows > 2 * BYOC_TILE;
   const byoc_passes passes = byoc_in_passes(rows, BYOC_TILE);
   memset(sums, 0, (size_t)(rows * BYOC_WIDTH) * sizeof(*sums));
   for (int64_t g = 0; g < groups; g += block, b += block * byoc_compressed_group_bytes(p)) {
+    const int64_t some = byoc_min(block, groups - g);
+    if (unpacks) BYOC_DOT(unpack)(p, b, some, bytes);
     for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
       const int64_t present = byoc_pass_rows(&passes, pass);
-      BYOC_DOT(integer_tile)((int)present, p, a + top * byoc_compressed_rounded_bytes(p), g,
-                             byoc_min(block, groups - g), b, sums + top * BYOC_WIDTH);
+      BYOC_DOT(integer_tile)((int)present, p, a + top * byoc_compressed_rounded_bytes(p), g, some,
+                             b, unpacks ? bytes : NULL, sums + top * BYOC_WIDTH);
       top += present;
     }
   }

@@ -342,11 +342,11 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
     const char* source = rounded + row * byoc_compressed_rounded_bytes(p);
 #if BYOC_HAS_VNNI
     if (p->has_vnni) {
-      BYOC_NAME(integer_panel_vnni)(p, source, rows, b, sums);
+      BYOC_NAME(integer_panel_vnni)(p, source, rows, b, (char*)weights, sums);
     } else
 #endif
     {
-      BYOC_NAME(integer_panel_pairs)(p, source, rows, b, sums);
+      BYOC_NAME(integer_panel_pairs)(p, source, rows, b, (char*)weights, sums);
     }
   } else if (p->rows <= byoc_compressed_direct_rows(p)) {
     const byoc_passes passes = byoc_in_passes(rows, BYOC_DIRECT);
@@ -377,15 +377,15 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
 BYOC_NO_INLINE void BYOC_NAME(compressed_part)(const byoc_compressed_params* p, void* const* data,
                                                const char* rounded, float* own, int64_t thread,
                                                int64_t team) {
-  const int64_t chunks = (p->rows + BYOC_COMPRESSED_ROWS - 1) / BYOC_COMPRESSED_ROWS;
+  const int64_t chunks = byoc_compressed_chunks(p);
   const int64_t tasks = byoc_compressed_panels(p) * chunks;
   const byoc_strides dst = {0, 0, p->columns, 0, p->columns};
   const byoc_results results =
       byoc_results_of((const byoc_post_op*)(p + 1), p->post_ops, data, 2, &dst);
   for (int64_t task = tasks * thread / team; task < tasks * (thread + 1) / team; ++task) {
-    const int64_t row = task % chunks * BYOC_COMPRESSED_ROWS;
-    BYOC_NAME(compressed_panel)(p, data, &results, rounded, row,
-                                byoc_min(BYOC_COMPRESSED_ROWS, p->rows - row), task / chunks, own);
+    const int64_t row = p->rows * (task % chunks) / chunks;
+    const int64_t end = p->rows * (task % chunks + 1) / chunks;
+    BYOC_NAME(compressed_panel)(p, data, &results, rounded, row, end - row, task / chunks, own);
   }
 }
 

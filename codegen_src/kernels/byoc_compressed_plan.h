@@ -62,14 +62,23 @@ BYOC_FUNCTION int64_t byoc_compressed_block_groups(const byoc_compressed_params*
   const int64_t groups = p->depth / p->group, most = (p->rounds ? 256 : 64) / p->group;
   return byoc_max(1, byoc_min(groups, most));
 }
-/* Rows that are computed at a time. */
+/* Rows that are computed at a time, at most. */
 #define BYOC_COMPRESSED_ROWS 128
+/* In how many chunks the rows are computed: in more where there are few panels, so that threads end
+   together. */
+BYOC_FUNCTION int64_t byoc_compressed_chunks(const byoc_compressed_params* p) {
+  const int64_t chunks = (p->rows + BYOC_COMPRESSED_ROWS - 1) / BYOC_COMPRESSED_ROWS;
+  const int64_t tasks = chunks * byoc_compressed_panels(p);
+  const int is_uneven = p->threads > 1 && tasks % p->threads != 0 && tasks < 16 * p->threads;
+  return is_uneven && p->rows >= 24 * p->threads ? chunks * p->threads : chunks;
+}
 /* Floats that a thread needs for its sums and for decompressed weights. */
 BYOC_FUNCTION int64_t byoc_compressed_thread_floats(const byoc_compressed_params* p) {
   const int64_t rows = byoc_min(p->rows, BYOC_COMPRESSED_ROWS);
-  const int is_direct = p->rounds || p->rows <= byoc_compressed_direct_rows(p);
-  const int64_t depth = is_direct ? 0 : byoc_compressed_block_groups(p) * p->group;
-  return (rows + depth) * byoc_compressed_panel(p);
+  const int64_t depth = byoc_compressed_block_groups(p) * p->group;
+  const int is_direct = p->rows <= byoc_compressed_direct_rows(p);
+  /* Rounded sources meet weights as bytes. */
+  return (rows + (p->rounds ? depth / 4 : is_direct ? 0 : depth)) * byoc_compressed_panel(p);
 }
 
 /* What is said about a group of a rounded row: its numbers are the bytes times `scale`. `start`:
