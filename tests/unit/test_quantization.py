@@ -244,9 +244,39 @@ def test_a_codegen_and_fits_read_groups_by_any_handle():
             np.testing.assert_array_equal(group.weights.scales, 2.0 ** -np.arange(3.0, 7.0))
 
 
+def product_with(stored, turns):
+    """The group of a product whose weights are ``stored``, turned so often."""
+    x = relax.Var("x", relax.TensorType((3, 2, 4), "int8"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        turned = builder.emit(dq(stored))
+        for axes in turns:
+            turned = builder.emit(R.permute_dims(turned, axes))
+        product = builder.emit(R.matmul(builder.emit(dq(x)), turned))
+        builder.emit_func_output(product)
+    main = builder.get()["main"]
+    return byoc.quantized([value for _, value in byoc.bindings_of(main)][-1], main)
+
+
+@pytest.mark.parametrize(
+    ("turns", "is_transposed"),
+    [([], False), ([[1, 0]], True), ([None], True), ([[1, 0], [-1, -2]], False), ([[1, 0], [1, 0], None], True)],
+)
+def test_weights_that_are_turned_back_are_not_transposed(turns, is_transposed):
+    stored = byoc.make_constant(np.ones((4, 4), "int8"))
+    group = product_with(stored, turns)
+    assert group.is_transposed == is_transposed
+    assert group.weights.tensor.same_as(stored)
+
+
+def test_weights_whose_axes_are_moved_otherwise_are_not_read():
+    group = product_with(byoc.make_constant(np.ones((4, 3, 4), "int8")), [[1, 0, 2]])
+    assert group.weights is None and group.inputs[1] is None
+
+
 def test_what_is_not_quantised_is_an_error():
     x = relax.Var("x", relax.TensorType((2,), "float32"))
-    with pytest.raises(byoc.InputError, match="is not quantised as far as can be seen"):
+    with pytest.raises(byoc.InputError, match=r"^relax\.add is not quantised as far as can be seen"):
         byoc.quantized(R.add(x, x))
     with pytest.raises(byoc.InputError, match="a Var is between the conversions"):
         byoc.quantized(R.quantize(x, *scale(), out_dtype="int8"))

@@ -19,8 +19,6 @@ DEQUANTIZE, QUANTIZE = "relax.dequantize", "relax.quantize"
 CONVERSIONS = frozenset({DEQUANTIZE, QUANTIZE})
 #: operators whose second operand is weights
 _PRODUCTS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmul")
-#: what moves the numbers of weights that are constant
-_MOVES = ("relax.permute_dims", "relax.reshape")
 
 
 class Matched(dict[str, Any]):
@@ -192,8 +190,8 @@ def quantized(call: Any, within: Any = None) -> QuantizedGroup | QuantizedTensor
     group = group_at(root, values)
     if group.output is None and not any(group.inputs):
         raise InputError(
-            f"{root.op} is not quantised as far as can be seen: none of its operands is a dequantize and no quantize "
-            "follows; pass the match, the composite function, or within=the function that binds its operands"
+            f"{root.op.name} is not quantised as far as can be seen: none of its operands is a dequantize and no "
+            "quantize follows; pass the match, the composite function, or within=the function that binds its operands"
         )
     return group
 
@@ -261,14 +259,22 @@ def group_at(root: Any, values: ByIdentity[Any]) -> QuantizedGroup:
     weights, is_transposed = None, False
     if inner.op.name in _PRODUCTS:
         moved = operands[1]
-        while is_op_call(moved) and moved.op.name in _MOVES:
-            is_transposed = is_transposed or moved.op.name == "relax.permute_dims"
+        while _is(moved, "relax.reshape") or _swaps_the_last_axes(moved):
+            is_transposed = is_transposed != _swaps_the_last_axes(moved)
             moved = _value(moved.args[0], values)
         if _is(moved, DEQUANTIZE):
             found = conversion(moved, values)
             inputs = (inputs[0], found, *inputs[2:])
             weights = found if is_constant(found.tensor) else None
     return QuantizedGroup(inner, inputs, output, weights, is_transposed, bias, clip)
+
+
+def _swaps_the_last_axes(expr: Any) -> bool:
+    if not _is(expr, "relax.permute_dims"):
+        return False
+    rank = len(expr.args[0].ty.shape)
+    axes = list(range(rank))[::-1] if expr.attrs.axes is None else [int(axis) % rank for axis in expr.attrs.axes]
+    return axes == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def conversion(call: Any, values: ByIdentity[Any]) -> QuantizedTensor:
