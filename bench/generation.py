@@ -11,7 +11,9 @@ import json
 import statistics
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -21,12 +23,15 @@ import numpy as np
 import onnx
 from gguf import LlamaFileType
 
+from examples.transcribe import END, PROMPT, Step, transcribe
 from tests.e2e.gguf_model import GgufModel
 from tvm_byoc_dnnl.core.own_process import WorkerError
 from tvm_byoc_dnnl.frontends.gguf.decoder import read_decoder
 from tvm_byoc_dnnl.testing.bench.engines import Engine, Load, Run
 from tvm_byoc_dnnl.testing.bench.measure import EngineProcess, installed
 
+_FOLDER = "Where the models are kept for the next time; without it they are made for this time only."
+_LONGEST = 2048  # tokens of a text
 _LETTERS = 128  # tokens of one letter each, from which prompts are made
 _FIELDS = ("arch", "layers", "hidden", "heads", "own", "width", "wide", "words")
 #: model → what distinguishes its file
@@ -38,13 +43,13 @@ SHAPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def write(name: str, kind: str, folder: Path, longest: int) -> Path:
-    """The file of a model whose products have weights of this type; its tables of words have 8 bits."""
+def write(name: str, kind: str, threads: int, folder: Path) -> None:
+    """The files of a model whose products have weights of this type; its tables of words have 8 bits."""
     tables = dict.fromkeys(("token_embd.weight", "output.weight"), "Q8_0")
     kinds = {"attn_output.weight": kind, **tables, ".weight": kind}
-    model = GgufModel(**dict(zip(_FIELDS, SHAPES[name], strict=True)), kinds=kinds, longest=longest)
+    model = GgufModel(**dict(zip(_FIELDS, SHAPES[name], strict=True)), kinds=kinds, longest=_LONGEST)
     model.write(folder / "model.gguf", lambda writer: _add_letters(writer, model.words))
-    return folder / "model.gguf"
+    write_for_genai(folder / "model.gguf", threads)
 
 
 def _add_letters(writer: Any, words: int) -> None:
@@ -229,6 +234,19 @@ class _Contestant(NamedTuple):
         return first, max(1e-6, all_of_it - first)
 
 
+@contextmanager
+def _filled(kept: Path | None, fill: Callable[[Path], Any]) -> Iterator[Path]:
+    """A folder with the files of a model: a temporary one, or one that is filled the first time and kept."""
+    with TemporaryDirectory() as own:
+        folder = kept or Path(own, "files")
+        if not folder.exists():
+            part = folder.with_name(f"{folder.name}.part")  # what a failure leaves has another name
+            part.mkdir(parents=True, exist_ok=True)
+            fill(part)
+            part.rename(folder)
+        yield folder
+
+
 @click.command()
 @click.argument("models", nargs=-1, type=click.Choice(list(SHAPES)))
 @click.option("--kind", default="Q4_0", show_default=True, help="Type of the products' weights, as GGUF names it.")
@@ -236,15 +254,16 @@ class _Contestant(NamedTuple):
 @click.option("--tokens", default=64, show_default=True, help="To write behind each.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=3, show_default=True, help="Turns of each engine.")
-def generate(models: tuple[str, ...], kind: str, prompts: str, tokens: int, threads: int, rounds: int) -> None:
+@click.option("--folder", type=click.Path(path_type=Path), help=_FOLDER)
+def generate(
+    models: tuple[str, ...], kind: str, prompts: str, tokens: int, threads: int, rounds: int, folder: Path | None
+) -> None:
     """Prefill and decode of whole models, beside the peers that are installed."""
     there = _installed(ENGINES)
     lengths = [int(length) for length in prompts.split(",")]
     for name in models or [name for name in SHAPES if name != "tiny"]:
-        with TemporaryDirectory() as folder:
-            path = write(name, kind, Path(folder), max(lengths) + tokens + 1)
-            if any(engine.loader is genai for engine in there):
-                write_for_genai(path, threads)
+        with _filled(folder and folder / f"{name}-{kind}", partial(write, name, kind, threads)) as files:
+            path = files / "model.gguf"
             for length in lengths:
                 prompt = np.random.default_rng(1).integers(ord("a"), ord("z") + 1, length)
                 both = [[np.append(prompt, count)] for count in (1, 1 + tokens)]
@@ -259,13 +278,13 @@ def generate(models: tuple[str, ...], kind: str, prompts: str, tokens: int, thre
 @click.option("--precision", default="fp32", show_default=True, help="As onnxruntime-genai's model builder names it.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=3, show_default=True, help="Turns of each engine.")
-def speech(tokens: int, precision: str, threads: int, rounds: int) -> None:
+@click.option("--folder", type=click.Path(path_type=Path), help=_FOLDER)
+def speech(tokens: int, precision: str, threads: int, rounds: int, folder: Path | None) -> None:
     """30 seconds of speech by a model of Whisper tiny's shape, beside CTranslate2, which faster-whisper runs."""
     there = _installed(SPEECH)
-    with TemporaryDirectory() as folder:
-        write_speech(Path(folder), precision)
+    with _filled(folder and folder / f"whisper-{precision}", partial(write_speech, precision)) as files:
         sound = np.random.default_rng(1).standard_normal((1, 80, 3000), "float32")
-        times = _times(there, Path(folder), [[sound, np.array(count)] for count in (1, 1 + tokens)], threads, rounds)
+        times = _times(there, files, [[sound, np.array(count)] for count in (1, 1 + tokens)], threads, rounds)
         for label, (first, rest) in times.items():
             speed = f"{3e4 / (first + rest):6.1f} times as fast as speech"
             line = f"first token {first:7.1f} ms, then {1e3 * tokens / rest:6.1f} tok/s, {speed}"
@@ -313,13 +332,14 @@ def _times(
 _HEARD = [1, 2, 3, 4]  # tokens in front of the text
 
 
-def write_speech(folder: Path, precision: str) -> None:
+def write_speech(precision: str, folder: Path) -> None:
     """A model of Whisper tiny's shape with random weights, by onnxruntime-genai's model builder and by CTranslate2."""
     import tokenizers
     import torch
     import transformers
 
     words = 51865
+    names = {i: name for name, i in zip(PROMPT, _HEARD, strict=True)} | {words - 1: END}
     torch.manual_seed(0)
     sizes = {"d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "vocab_size": words}
     heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 6)
@@ -327,8 +347,8 @@ def write_speech(folder: Path, precision: str) -> None:
     config = transformers.WhisperConfig(**sizes, **heads, **wide)
     source = str(folder / "source")
     transformers.WhisperForConditionalGeneration(config).save_pretrained(source)
-    model = tokenizers.models.WordLevel({f"t{i}": i for i in range(words)}, unk_token="t0")
-    named = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), f"t{words - 1}")
+    model = tokenizers.models.WordLevel({names.get(i, f"t{i}"): i for i in range(words)}, unk_token="t0")
+    named = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), END)
     tokenizer = tokenizers.Tokenizer(model)
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(source)
     transformers.WhisperFeatureExtractor(feature_size=80).save_pretrained(source)
@@ -345,7 +365,6 @@ def write_speech(folder: Path, precision: str) -> None:
 def our_speech() -> Load:
     """The encoder and the decoder, by the loop of the example."""
     import tvm_byoc_dnnl
-    from examples.transcribe import Step, transcribe
 
     def load(path: str, threads: int) -> tuple[Run, str]:
         files = (Path(path) / f"{name}.onnx" for name in ("encoder", "decoder"))
