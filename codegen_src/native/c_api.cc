@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <new>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -86,7 +87,18 @@ void NeedCount(const char* what, size_t got, size_t expected) {
   if (got != expected) Fail(ErrorKind::kInput, "got ", got, " ", what, ", expected ", expected);
 }
 
-Dims ShapeOf(const tvm_byoc_tensor& tensor, const std::string& name) {
+/// What an error says of a tensor of the caller's; most calls need no text.
+struct Given {
+  const char* role;
+  const Graph& graph;
+  int value;
+};
+
+std::ostream& operator<<(std::ostream& out, const Given& name) {
+  return out << name.role << " \"" << name.graph.tensors[name.value].name << '"';
+}
+
+Dims ShapeOf(const tvm_byoc_tensor& tensor, const Given& name) {
   if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr))
     Fail(ErrorKind::kInput, name, " has rank ", tensor.rank, " and no shape");
   Dims shape(tensor.shape, tensor.shape + tensor.rank);
@@ -96,12 +108,8 @@ Dims ShapeOf(const tvm_byoc_tensor& tensor, const std::string& name) {
   return shape;
 }
 
-std::string NameOf(const char* role, const Graph& graph, int value) {
-  return Cat(role, " \"", graph.tensors[value].name, "\"");
-}
-
-void CheckData(const tvm_byoc_tensor& tensor, const Dims& shape, const Tensor& expected,
-               const std::string& name) {
+void CheckData(const tvm_byoc_tensor& tensor, const Dims& shape, const Given& name) {
+  const Tensor& expected = name.graph.tensors[name.value];
   if (tensor.dtype != static_cast<int32_t>(expected.dtype))
     Fail(ErrorKind::kInput, name, " has dtype ", tensor.dtype, ", expected ",
          static_cast<int>(expected.dtype), " (", Name(expected.dtype), ")");
@@ -116,10 +124,9 @@ std::vector<Dims> InputShapes(const Graph& graph, const tvm_byoc_tensor* inputs,
   if (count > 0) Need(inputs, "inputs");
   std::vector<Dims> shapes;
   for (size_t i = 0; i < count; ++i) {
-    const int value = graph.inputs[i].tensor;
-    const std::string name = NameOf("input", graph, value);
+    const Given name = {"input", graph, graph.inputs[i].tensor};
     shapes.push_back(ShapeOf(inputs[i], name));
-    if (data) CheckData(inputs[i], shapes.back(), graph.tensors[value], name);
+    if (data) CheckData(inputs[i], shapes.back(), name);
   }
   return shapes;
 }
@@ -161,13 +168,14 @@ int32_t tvm_byoc_shapes(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, si
     const Graph& graph = model->model->program().graph;
     NeedCount("outputs", output_count, graph.outputs.size());
     Need(outputs, "outputs");
-    const Shapes shapes =
+    const auto kept =
         model->model->ShapesFor(InputShapes(graph, inputs, input_count, /*data=*/false));
+    const Shapes& shapes = *kept;
     for (size_t i = 0; i < output_count; ++i) {
       const Dims& shape = shapes[graph.outputs[i]];
       const auto rank = static_cast<int32_t>(shape.size());
       if (outputs[i].rank < rank || (rank > 0 && outputs[i].shape == nullptr))
-        Fail(ErrorKind::kInput, NameOf("output", graph, graph.outputs[i]), " has room for ",
+        Fail(ErrorKind::kInput, Given{"output", graph, graph.outputs[i]}, " has room for ",
              outputs[i].rank, " dims, expected ", rank);
       for (int32_t axis = 0; axis < rank; ++axis) outputs[i].shape[axis] = shape[axis];
       outputs[i].rank = rank;
@@ -191,17 +199,18 @@ int32_t tvm_byoc_run(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, size_
     NeedCount("outputs", output_count, graph.outputs.size());
     Need(outputs, "outputs");
     const std::vector<Dims> given = InputShapes(graph, inputs, input_count, /*data=*/true);
-    const Shapes shapes = model->model->ShapesFor(given);
+    const auto kept = model->model->ShapesFor(given);
+    const Shapes& shapes = *kept;
     std::vector<void*> from, to;
     for (size_t i = 0; i < input_count; ++i) from.push_back(inputs[i].data);
     for (size_t i = 0; i < output_count; ++i) {
       const int value = graph.outputs[i];
-      const std::string name = NameOf("output", graph, value);
+      const Given name = {"output", graph, value};
       const Dims shape = ShapeOf(outputs[i], name);
       if (shape != shapes[value])
         Fail(ErrorKind::kInput, name, " has shape ", Join(shape), ", expected ",
              Join(shapes[value]));
-      CheckData(outputs[i], shape, graph.tensors[value], name);
+      CheckData(outputs[i], shape, name);
       to.push_back(outputs[i].data);
     }
     model->model->Run(given, from, to);

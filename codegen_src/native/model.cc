@@ -130,7 +130,10 @@ void Model::InitialiseRegions(const ModelFile& file) {
   }
 }
 
-Shapes Model::ShapesFor(const std::vector<Dims>& inputs) { return SizesFor(inputs)->shapes; }
+std::shared_ptr<const Shapes> Model::ShapesFor(const std::vector<Dims>& inputs) {
+  const std::shared_ptr<const Sizes> sizes = SizesFor(inputs);
+  return {sizes, &sizes->shapes};
+}
 
 void Model::Prepare(const std::vector<Dims>& inputs) {
   const UsualThreads scope(threads_);

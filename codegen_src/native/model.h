@@ -42,7 +42,7 @@ class Model {
   const std::vector<std::unique_ptr<SavedRegion>>& regions() const { return regions_; }
 
   /// The shapes of all values for inputs of these shapes. Throws Error(kInput) if they do not fit.
-  Shapes ShapesFor(const std::vector<Dims>& inputs);
+  std::shared_ptr<const Shapes> ShapesFor(const std::vector<Dims>& inputs);
 
   /// Makes the plans for inputs of these shapes.
   void Prepare(const std::vector<Dims>& inputs);

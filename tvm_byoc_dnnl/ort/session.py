@@ -283,8 +283,8 @@ class InferenceSession:
         if isinstance(output_names, str) or not isinstance(input_feed, Mapping):
             got = f"{type(output_names).__name__} and {type(input_feed).__name__}"
             raise TypeError(f"run() got {got}; expected a list of output names, or None, and a mapping of inputs")
-        missing = [name for name in self._inputs if name not in input_feed]
-        if missing:
+        if not self._inputs.keys() <= input_feed.keys():
+            missing = [name for name in self._inputs if name not in input_feed]
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")
         wanted = list(output_names) if output_names else list(self._outputs)
         for name in wanted:
