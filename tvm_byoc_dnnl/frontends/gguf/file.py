@@ -24,6 +24,9 @@ SUFFIX = ".gguf"
 
 _T = TypeVar("_T", int, float, str, bool, list)
 _NEEDED: Any = object()
+#: the bytes of a reader as an array of NumPy's own class, not a ``memmap``: it cuts them in hundreds of thousands of
+#: pieces, and each of those would take several times as long
+_PLAIN = property(lambda reader: reader.bytes, lambda reader, data: setattr(reader, "bytes", np.asarray(data)))
 
 
 class File:
@@ -37,7 +40,7 @@ class File:
         opened(path).close()  # whatever is no file would be waited for
         self.path = path
         with self._reading():
-            reader = GGUFReader(path)
+            reader = type("Reader", (GGUFReader,), {"data": _PLAIN})(path)
             self.tensors = {tensor.name: tensor for tensor in reader.tensors}
             self._fields = reader.fields
 
