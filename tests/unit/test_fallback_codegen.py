@@ -12,6 +12,7 @@ from tests.harness import assert_right
 from tests.unit.failing_vendor import reasons, run, vendors
 from tvm_byoc_dnnl.core.compilation import compiling
 from tvm_byoc_dnnl.core.errors import NativeLibraryError, UnsupportedError
+from tvm_byoc_dnnl.graph.cost import RegionPolicy
 from tvm_byoc_dnnl.ir.functions import dissolve_regions
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of
 from tvm_byoc_dnnl.pipeline.metadata import read_metadata
@@ -133,6 +134,39 @@ def test_a_combination_is_cut():
         assert names == ["va_0", "va_1"]
         assert "works, but not in one region with" in reasons(done)[0]
         assert_right(run(mod, X), EXPECTED)
+
+
+BREAKS = {"one call": ("relax.multiply",), "two calls together": ("relax.exp", "relax.multiply")}
+
+
+@pytest.mark.parametrize("ops", BREAKS.values(), ids=BREAKS)
+@pytest.mark.parametrize("whose", ["the module", "va"])
+def test_what_breaks_while_code_is_generated_makes_no_more_regions_than_allowed(ops, whose):
+    @I.ir_module
+    class Long:
+        @R.function
+        def main(x: T) -> T:
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.exp(a)
+                c = R.multiply(b, b)
+                d = R.exp(c)
+                e = R.sin(d)
+                f = R.add(e, e)
+                R.output(f)
+            return f
+
+    limit = RegionPolicy(max_regions=2)
+    with vendors("va") as va:
+        if whose == "va":
+            byoc.register_namespace("va", policy=limit)
+        mod = byoc.partition(Long, "va", policy=limit if whose == "the module" else None)
+        assert len([f for f in mod.functions.values() if codegen_of(f)]) == 2
+        va.fail("codegen", *ops)
+        names, done = built(mod)
+        assert len([name for name in names if name.startswith("va_")]) == 2, "not three: the failed one in two parts"
+        assert f"{whose} may have 2 region(s), and others have more operations" in str(reasons(done))
+        assert_right(run(mod, X), run(Long, X, pipeline="default"))
 
 
 def test_a_compiler_without_a_codegen_gives_everything_back():

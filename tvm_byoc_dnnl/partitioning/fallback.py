@@ -29,15 +29,17 @@ from ..core.compilation import CUT, MATCH, Fact
 from ..core.verdict import Failure, calling, describe, expect
 from ..graph.cost import RegionPolicy, Work, usual_sizes
 from ..ir.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
-from ..ir.relax_utils import composite_of, free_name, global_var, op_calls, ops_of, with_functions
+from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import HOST, compilation_of, get_target_options, namespace
+from ..vendors.namespaces import HOST, compilation_of, find_namespace, get_target_options, namespace
 from .annotate import Matcher, compilers_of
 from .merge import Unit, bytes_between, cheapest_place, form_units, longest, why_not_fits
 
 #: ``attempt(namespace, function)``: whether something can be made of a region
 Attempt = Callable[[Namespace, relax.Function], "Failure | None"]
+#: who has a limit, beside compilers: all of them together
+MODULE = "the module"
 #: ``question(region, bindings)``: what is wrong with a region of some of the bindings of another
 Question = Callable[["_Region", Sequence[Any]], "Failure | None"]
 
@@ -86,14 +88,22 @@ class Fallback:
     """Decide which calls are offloaded.
 
     ``mod`` has host functions that call composite functions; after `run` only those calls do that work, and ``facts``
-    has those that went back, with the reasons. ``policy`` is asked instead of the namespaces' own.
+    has those that went back, with the reasons. ``policy`` is asked instead of the namespaces' own, and ``limits`` say
+    how many regions may be formed, by default as the policies do: compiler, or `MODULE`, → number.
     """
 
-    def __init__(self, mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> None:
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        attempt: Attempt,
+        policy: RegionPolicy | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
         self.mod = mod
         self.facts: list[Fact] = []
         self._attempt = attempt
         self._policy = policy
+        self.limits = self._limits() if limits is None else dict(limits)
         self._sizes = usual_sizes(mod)
         self._parts: dict[Any, int] = {}  # variable -> side of a cut
         self._cuts = count(1)
@@ -247,17 +257,31 @@ class Fallback:
         reason = f"works, but not in one region with {before}: {failure.stage}: {failure.reason}"
         self._note(region.host, calls[at], Failure(CUT, reason))
 
+    def _limits(self) -> dict[str, int]:
+        whole = None if self._policy is None else self._policy.max_regions
+        found = {} if whole is None else {MODULE: whole}
+        functions = self.mod.functions.values()
+        candidates = {c for f in functions for c in (*compilers_of(f, None), composite_of(f).partition(".")[0])}
+        for compiler in sorted(filter(find_namespace, candidates)):
+            limits = [p.max_regions for p in self._policies(compiler) if p.max_regions is not None]
+            if limits:
+                found[compiler] = min(limits)
+        return found
+
     def _beyond_the_limit(self, regions: Sequence[_Region]) -> list[_Return]:
-        limits = [("the module", None if self._policy is None else self._policy.max_regions, regions)]
-        for compiler in dict.fromkeys(r.unit.compiler for r in regions):
-            limit = min((p.max_regions for p in self._policies(compiler) if p.max_regions is not None), default=None)
-            limits.append((compiler, limit, [r for r in regions if r.unit.compiler == compiler]))
-        for who, limit, counted in limits:
-            if limit is not None and len(counted) > limit:
-                counted = sorted(counted, key=lambda r: -self._work(r).flops)
+        standing = [codegen_of(self.mod[gv]) for gv in self._called()] if self.limits else []
+        for who, limit in self.limits.items():
+            counted = [r for r in regions if who in (MODULE, r.unit.compiler)]
+            left = max(limit - sum(bool(owner) and who in (MODULE, owner) for owner in standing), 0)
+            if len(counted) > left:
+                counted.sort(key=lambda r: -self._work(r).flops)
                 failure = Failure("policy", f"{who} may have {limit} region(s), and others have more operations")
-                return [_Return(r.host, c, failure, r.unit.compiler) for r in counted[limit:] for c in r.calls]
+                return [_Return(r.host, c, failure, r.unit.compiler) for r in counted[left:] for c in r.calls]
         return []
+
+    def _called(self) -> list[Any]:
+        calls = [b.value for _, block in dataflow_blocks(self.mod) for b in block.bindings]
+        return [c.op for c in calls if isinstance(c, relax.Call) and isinstance(c.op, tvm.ir.GlobalVar)]
 
     def _give_back(self, returned: Sequence[_Return]) -> None:
         bodies: dict[Any, dict[Any, Body]] = {}

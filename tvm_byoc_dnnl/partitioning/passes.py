@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -10,7 +11,7 @@ from tvm import relax
 from ..core.compilation import current, knowing, raise_failures, read_log, stage, with_facts
 from ..core.verdict import Failure
 from ..graph.cost import RegionPolicy
-from ..ir.functions import RegionBuilder, with_uses
+from ..ir.functions import RegionBuilder, dissolve_regions, with_uses
 from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
 from ..vendors.codegen import attempt as route_attempt
@@ -69,8 +70,23 @@ def PartitionGraph(
     return partition
 
 
+#: attribute of a partitioned module: who (see `Fallback.limits`) → the number of regions that it may have
+LIMITS_ATTR = "tvm_byoc_max_regions"
+
+
 def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> tvm.IRModule:
     fallback = Fallback(mod, attempt, policy)
+    made = _partitioned(fallback)
+    return made.with_attr(LIMITS_ATTR, fallback.limits) if fallback.limits else made.without_attr(LIMITS_ATTR)
+
+
+def partition_again(mod: tvm.IRModule, regions: Sequence[Any], attempt: Attempt) -> tvm.IRModule:
+    """The module with ``regions`` formed anew, of what works in them, and no more regions than the policies allowed."""
+    limits = {str(who): int(limit) for who, limit in (mod.get_attr(LIMITS_ATTR) or {}).items()}
+    return _partitioned(Fallback(dissolve_regions(mod, regions), attempt, RegionPolicy(), limits))
+
+
+def _partitioned(fallback: Fallback) -> tvm.IRModule:
     with knowing(regions={} if current().regions is None else current().regions):  # by hand, until this ends
         plan = fallback.run()
     mod = with_facts(_Outliner(fallback.mod, plan).run(), fallback.facts)

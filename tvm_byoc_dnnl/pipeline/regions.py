@@ -19,11 +19,10 @@ from tvm import relax
 from ..core.compilation import Fact, raise_failures, read_log, with_facts
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.verdict import BrokenRegions, Failure
-from ..graph.cost import RegionPolicy
-from ..ir.functions import dissolve_regions, flatten_region, inline_functions
+from ..ir.functions import flatten_region, inline_functions
 from ..ir.relax_utils import codegen_of, free_name, global_var, is_host_function, with_functions
 from ..ir.walker import Substitute
-from ..partitioning.passes import partition_module
+from ..partitioning.passes import partition_again
 from ..vendors.codegen import Terms, Times
 from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
@@ -109,7 +108,7 @@ def _without(mod: tvm.IRModule, ns: Namespace, broken: BrokenRegions) -> tvm.IRM
             return route_attempt(other.route, region, _options(mod, other))
         return broken.together or route_attempt(ns.route, region, _options(mod, ns), fully=True)
 
-    return partition_module(dissolve_regions(mod, regions), attempt, RegionPolicy()) if regions else mod
+    return partition_again(mod, regions, attempt) if regions else mod
 
 
 def _facts(name: str, refusals: Mapping[str, str], strict: bool) -> list[Fact]:
