@@ -5,6 +5,7 @@
 #define TVM_BYOC_DNNL_COMMON_ENGINE_H_
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,8 +21,8 @@ namespace tvm_byoc_dnnl {
 /// A graph with static shapes that can run. It does not change; any number of threads may run it.
 class Plan {
  public:
-  explicit Plan(Shapes shapes, const Expected& expected = Expected().Add({}))
-      : shapes_(std::move(shapes)), expected_(expected), pace_(expected.most) {}
+  explicit Plan(Shapes shapes, double expected_seconds = std::numeric_limits<double>::infinity())
+      : shapes_(std::move(shapes)), pace_(expected_seconds) {}
   virtual ~Plan() = default;
 
   /// Pointers per input of the graph (unused for shape arguments) and per output.
@@ -42,19 +43,12 @@ class Plan {
 
   const Shapes& shapes() const { return shapes_; }
 
-  const Expected& expected() const { return expected_; }
-
   /// What its calls took so far, and how many threads the next one uses.
   Pace& pace() const { return pace_; }
 
-  /// Through which its calls go where they are so long that they would take turns on a core.
-  Gate& gate() const { return gate_; }
-
  private:
   const Shapes shapes_;
-  const Expected expected_;
   mutable Pace pace_;
-  mutable Gate gate_;
 };
 
 /// Makes the plans of one graph, which share what they can: constants in the layouts of the

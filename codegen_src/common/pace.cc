@@ -23,7 +23,7 @@ constexpr double kLongestRest = 2;      // seconds, if that is more than a long 
 constexpr double kTiny = 1e-4;          // seconds on one thread: about what it takes to wake others
 constexpr double kShortestCall = 1e-9;  // seconds
 
-std::atomic<int64_t> running{0}, begun{0}, crowd{1}, process{0};
+std::atomic<int64_t> running{0}, begun{0}, crowd{1};
 
 /// Follows the times of a level, a slow call by little: the first one is slow, others may be late.
 double Follow(double usual, double seconds) {
@@ -100,42 +100,7 @@ bool Pace::Learn(int threads, double seconds) {
   return ratio > kMargin;
 }
 
-size_t Gate::waiting() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return waiting_.size();
-}
-
-void Gate::Enter(int most) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (process_ != process) {
-    process_ = process;
-    inside_ = 0;
-    waiting_.clear();
-  }
-  if (inside_ < most && waiting_.empty()) {
-    ++inside_;
-    return;
-  }
-  Waiting self;
-  waiting_.push_back(&self);
-  self.changed.wait(lock, [&] { return self.may_enter; });
-}
-
-/// The first of those that wait takes the place.
-void Gate::Leave() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (waiting_.empty()) {
-    --inside_;
-    return;
-  }
-  Waiting* first = waiting_.front();
-  waiting_.pop_front();
-  first->may_enter = true;
-  first->changed.notify_one();
-}
-
-RunningCall::RunningCall(Gate* gate) : gate_(gate) {
-  if (gate_ != nullptr) gate_->Enter(CoresOfThread());
+RunningCall::RunningCall() {
   number_ = ++begun;
   together_ = ++running;
   if (crowd < together_) crowd = together_;
@@ -144,13 +109,11 @@ RunningCall::RunningCall(Gate* gate) : gate_(gate) {
 RunningCall::~RunningCall() {
   if (IsAlone()) crowd = 1;
   --running;
-  if (gate_ != nullptr) gate_->Leave();
 }
 
 void RunningCall::ForgetAll() {
   running = 0;
   crowd = 1;
-  ++process;
 }
 
 Allowance RunningCall::Allowed() const {

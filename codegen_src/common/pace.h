@@ -4,13 +4,10 @@
 #ifndef TVM_BYOC_DNNL_COMMON_PACE_H_
 #define TVM_BYOC_DNNL_COMMON_PACE_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,18 +20,6 @@ int GrantedCores();
 /// Those of a process with this list of `groups` (/proc/self/cgroup), whose files lie below `root`:
 /// the least of its groups and those around them.
 int FindGrantedCores(const std::string& groups, const std::string& root);
-
-/// The seconds that a call is expected to take on all threads.
-struct Expected {
-  double least = 0, most = 0;
-
-  /// Adds a step, and whether it is known what that takes.
-  Expected& Add(std::optional<double> seconds) {
-    least += seconds.value_or(0);
-    most += seconds.value_or(std::numeric_limits<double>::infinity());
-    return *this;
-  }
-};
 
 /// What a call may use.
 struct Allowance {
@@ -63,6 +48,8 @@ class Pace {
  public:
   /// For a plan whose calls are expected to take at most so many seconds on all threads.
   explicit Pace(double expected = std::numeric_limits<double>::infinity()) : expected_(expected) {}
+
+  double expected() const { return expected_; }
 
   /// The next call has `all` threads, or a level with fewer. A plan is for one number of all
   /// threads.
@@ -94,35 +81,10 @@ class Pace {
   double wait_ = kShortRest;  // the most of it, doubled by each attempt in vain
 };
 
-/// Lets a number of calls of a plan compute at the same time; others wait for their turn, the first
-/// one first. Calls of equal length end sooner so than if all of them share the cores, and fewer
-/// intermediate results contend for the caches. Other plans' calls, which may be shorter, are not
-/// waited for.
-class Gate {
- public:
-  void Enter(int most);
-  void Leave();
-
-  /// The calls that wait.
-  size_t waiting() const;
-
- private:
-  struct Waiting {
-    std::condition_variable changed;
-    bool may_enter = false;
-  };
-
-  mutable std::mutex mutex_;
-  int64_t process_ = 0;  // whose calls these are: a child of a fork has none
-  int inside_ = 0;
-  std::deque<Waiting*> waiting_;
-};
-
 /// Counts the calls that run in this process at the same time.
 class RunningCall {
  public:
-  /// Behind a gate, if there is one, by which no more calls pass than there are cores.
-  explicit RunningCall(Gate* gate = nullptr);
+  RunningCall();
   ~RunningCall();
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;
@@ -138,7 +100,6 @@ class RunningCall {
   static void ForgetAll();
 
  private:
-  Gate* const gate_;
   int64_t number_, together_;
 };
 

@@ -124,12 +124,9 @@ int64_t BytesOfSample(const Graph& graph, int batch, const Shapes& shapes, int t
   return ElementCount(Dims(dims.begin() + 1, dims.end())) * SizeOf(graph.tensors[tensor].dtype);
 }
 
-Expected ExpectedOf(const std::vector<PartsPlan::Part>& parts) {
-  Expected all;
-  for (const PartsPlan::Part& part : parts) {
-    all.least += part.plan->expected().least;
-    all.most += part.plan->expected().most;
-  }
+double ExpectedSeconds(const std::vector<PartsPlan::Part>& parts) {
+  double all = 0;
+  for (const PartsPlan::Part& part : parts) all += part.plan->pace().expected();
   return all;
 }
 
@@ -154,7 +151,7 @@ bool PaysInParts(const Graph& graph, size_t parts, const PlanSeconds& seconds) {
 }
 
 PartsPlan::PartsPlan(const Graph& graph, int batch, Shapes shapes, std::vector<Part> parts)
-    : Plan(std::move(shapes), ExpectedOf(parts)), parts_(std::move(parts)) {
+    : Plan(std::move(shapes), ExpectedSeconds(parts)), parts_(std::move(parts)) {
   for (const Input& input : graph.inputs)
     input_bytes_.push_back(BytesOfSample(graph, batch, this->shapes(), input.tensor));
   for (int output : graph.outputs)

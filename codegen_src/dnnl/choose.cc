@@ -380,7 +380,7 @@ bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_referen
   if (!choice.pd && !choice.call) return false;
   const double cost = Cost(choice);
   total_ += cost;
-  program_.expected.Add(std::max(cost - ReorderCost(choice, machine_), 0.0));
+  program_.known_seconds += std::max(cost - ReorderCost(choice, machine_), 0.0);
   excess_ += std::max(cost - least_anew_, 0.0);
   if (choice.call) {
     EmitCall(choice, place);

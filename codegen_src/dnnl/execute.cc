@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -56,7 +57,8 @@ void DnnlPlan::Packing::Drop(int number) {
 
 DnnlPlan::DnnlPlan(Program program, Shapes shapes, const std::vector<const void*>& constants,
                    PackedStore* store)
-    : Plan(std::move(shapes), program.expected),
+    : Plan(std::move(shapes),
+           program.knows_all ? program.known_seconds : std::numeric_limits<double>::infinity()),
       program_(std::move(program)),
       constants_(constants),
       buffers_(ListBuffers(program_)),

@@ -87,7 +87,8 @@ struct Program {
   std::vector<Step> init;         // run once; touch only constant and packed buffers
   std::vector<Step> steps;        // run per call
   int64_t arena_bytes = 0;
-  Expected expected;  // without changes of layout in front of candidates
+  double known_seconds = 0;  // of a call, without changes of layout in front of candidates
+  bool knows_all = true;     // or there are steps for which nobody knows what they take
 };
 
 /// The buffers of the executor; it separates packed constants from those that only packing needs.

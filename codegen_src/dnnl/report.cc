@@ -98,7 +98,7 @@ json::Object ProbeGraph(const Graph& graph, const CostModel& cost) {
     std::vector<size_t> post_ops(graph.nodes.size(), 0);
     Lowering lowering(graph, shapes, CpuEngine(), cost);
     const Program program = lowering.Run();
-    seconds = program.expected.least;
+    seconds = program.known_seconds;
     reorders = CountReorders(program.steps);
     for (const auto* steps : {&program.init, &program.steps}) {
       for (const Step& step : *steps) {

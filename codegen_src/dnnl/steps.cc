@@ -234,7 +234,8 @@ void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
 
 void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes,
                           std::optional<double> seconds) {
-  program_.expected.Add(seconds);
+  program_.known_seconds += seconds.value_or(0);
+  program_.knows_all &= seconds.has_value();
   step.node = current_node_;
   for (const OpArg& arg : args) {
     step.args.push_back(

@@ -42,9 +42,8 @@ class SavedRegion {
   template <typename PlanForThreads>
   void Run(const Plan& plan, const std::vector<void*>& inputs, const std::vector<void*>& outputs,
            const PlanForThreads& plan_for) {
-    constexpr double kTimeSlice = 2e-3;  // seconds; a shorter call mostly ends before it is over
     const int all = engine_.Threads();
-    const RunningCall call(plan.expected().least * all > kTimeSlice ? &plan.gate() : nullptr);
+    const RunningCall call;
     const int granted = std::min(all, GrantedCores());
     const int threads = plan.pace().Next(granted, call.Allowed());
     std::optional<ScopedThreads> scope;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,7 +13,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -230,57 +228,6 @@ TEST(APlanThatIsExpectedToBeTinyBeginsOnOneThread) {
     Calls(&pace, 2, 50, seconds);
     CHECK(Calls(&pace, 2, 200, seconds)[row.ends] >= 190);
   }
-}
-
-TEST(NoMoreCallsPassAGateThanItsNumberAndTheFirstOnesFirst) {
-  constexpr int kCallers = 6;
-  Gate gate;
-  gate.Enter(1);
-  std::vector<int> order;
-  std::vector<std::thread> callers;
-  for (int i = 0; i < kCallers; ++i) {
-    callers.emplace_back([&, i] {
-      gate.Enter(1);
-      order.push_back(i);
-      gate.Leave();
-    });
-    while (gate.waiting() < static_cast<size_t>(i) + 1) std::this_thread::yield();
-  }
-  CHECK(order.empty());
-  gate.Leave();
-  for (std::thread& caller : callers) caller.join();
-  for (int i = 0; i < kCallers; ++i) CHECK_EQUAL(order[i], i);
-  CHECK_EQUAL(gate.waiting(), 0u);
-}
-
-TEST(ManyCallersPassAGateTogether) {
-  Gate gate;
-  std::atomic<int> inside{0}, most{0}, calls{0};
-  std::vector<std::thread> callers;
-  for (int i = 0; i < 8; ++i) {
-    callers.emplace_back([&] {
-      for (int call = 0; call < 500; ++call) {
-        gate.Enter(3);
-        const int now = ++inside;
-        for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) continue;
-        if (call % 16 == 0) std::this_thread::yield();
-        ++calls;
-        --inside;
-        gate.Leave();
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
-  CHECK(most <= 3);
-  CHECK_EQUAL(calls.load(), 8 * 500);
-}
-
-TEST(AForkedChildFindsGatesEmpty) {
-  Gate gate;
-  gate.Enter(1);
-  RunningCall::ForgetAll();
-  gate.Enter(1);  // would wait for the one that is lost
-  gate.Leave();
 }
 
 TEST(RunningCallsShareTheCores) {
