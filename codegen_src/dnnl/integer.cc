@@ -101,24 +101,29 @@ std::optional<Geometry> DescribeMatmul(const OpDesc& op, const Lowering& values)
   return g;
 }
 
-std::optional<Geometry> DescribeConvolution(const OpDesc& op, const Lowering& values) {
+/// Of images whose channels are innermost.
+Geometry DescribeImages(const OpDesc& op, const Lowering& values) {
   const OpArg &src = *op.Find(DNNL_ARG_SRC), &weights = *op.Find(DNNL_ARG_WEIGHTS);
   const OpArg& dst = *op.Find(DNNL_ARG_DST);
-  const Dims& in = values.shape(src.value);
-  const Dims& out = values.shape(dst.value);
-  const Dims& of_weights = values.shape(weights.value);
-  const size_t rank = in.size();
-  if (rank != 3 && rank != 4) return std::nullopt;
+  const Dims &in = values.shape(src.value), &out = values.shape(dst.value);
   Geometry g;
   g.src = ChannelsLast(in, values.dtype(src.value));
   g.dst = ChannelsLast(out, values.dtype(dst.value));
   g.weights = values.Layout(weights.value);
-  if (!IsStrided(g.weights)) g.weights = Dense(of_weights, values.dtype(weights.value));
-  const Dims strides = g.weights.get_strides();
-  const size_t first = of_weights.size() - rank;  // 1 behind an axis of groups
+  if (!IsStrided(g.weights))
+    g.weights = Dense(values.shape(weights.value), values.dtype(weights.value));
   g.p.of = ConvolutionOf(op, in, out, values.machine());
   g.p.of.src = ChannelsLastStrides(in);
   g.p.of.dst = ChannelsLastStrides(out);
+  return g;
+}
+
+std::optional<Geometry> DescribeConvolution(const OpDesc& op, const Lowering& values) {
+  const size_t rank = values.shape(op.Find(DNNL_ARG_SRC)->value).size();
+  if (rank != 3 && rank != 4) return std::nullopt;
+  Geometry g = DescribeImages(op, values);
+  const Dims strides = g.weights.get_strides();
+  const size_t first = strides.size() - rank;  // 1 behind an axis of groups
   g.p.src_group = g.p.of.channels;
   g.p.dst_group = g.p.next_column = g.p.of.outputs;
   g.p.across = g.p.of.groups;
@@ -133,35 +138,27 @@ std::optional<Geometry> DescribeConvolution(const OpDesc& op, const Lowering& va
 /// A transposed convolution whose windows lie next to each other: each pixel of a window is a
 /// product of all pixels with its own weights.
 std::optional<Geometry> DescribeDeconvolution(const OpDesc& op, const Lowering& values) {
-  const OpArg &src = *op.Find(DNNL_ARG_SRC), &weights = *op.Find(DNNL_ARG_WEIGHTS);
-  const OpArg& dst = *op.Find(DNNL_ARG_DST);
-  const Dims& in = values.shape(src.value);
-  const Dims& out = values.shape(dst.value);
+  const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
+  const Dims& in = values.shape(op.Find(DNNL_ARG_SRC)->value);
+  const Dims& out = values.shape(op.Find(DNNL_ARG_DST)->value);
   const Dims& of_weights = values.shape(weights.value);
-  auto is_zero = [](int64_t number) { return number == 0; };
-  auto are_zero = [&](const Dims& dims) { return std::all_of(dims.begin(), dims.end(), is_zero); };
-  if (in.size() != 4 || of_weights.size() != 4 || !are_zero(op.dilates) ||
-      !are_zero(op.pad_begin) || !are_zero(op.pad_end) || (in[1] == 1 && out[1] == 1)) {
+  if (in.size() != 4 || of_weights.size() != 4 || !AllAre(0, op.dilates) ||
+      !AllAre(0, op.pad_begin) || !AllAre(0, op.pad_end) || (in[1] == 1 && out[1] == 1)) {
     return std::nullopt;
   }
   const int64_t down = of_weights[2], across = of_weights[3];
   if (op.strides != Dims{down, across} || out[2] != in[2] * down || out[3] != in[3] * across) {
     return std::nullopt;
   }
-  Geometry g;
-  g.src = ChannelsLast(in, values.dtype(src.value));
-  g.dst = ChannelsLast(out, values.dtype(dst.value));
-  g.weights = values.Layout(weights.value);
-  if (!IsStrided(g.weights) || g.weights.get_strides()[2] != across * g.weights.get_strides()[3])
+  Geometry g = DescribeImages(op, values);
+  if (g.weights.get_strides()[2] != across * g.weights.get_strides()[3])
     g.weights = Dense(of_weights, values.dtype(weights.value));
   const Dims strides = g.weights.get_strides();
   byoc_convolution* of = &g.p.of;  // of one pixel each
-  *of = ConvolutionOf(op, in, out, values.machine());
   of->groups = down * across;
   of->out_height = in[2];
   of->out_width = in[3];
   of->kernel_height = of->kernel_width = of->stride_y = of->stride_x = 1;
-  of->src = ChannelsLastStrides(in);
   of->dst = {0, down * out[3] * out[1], across * out[1], 0, out[1]};
   g.p.dst_group = out[1];
   g.p.dst_down = out[3] * out[1];
