@@ -168,11 +168,10 @@ int32_t tvm_byoc_shapes(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, si
     const Graph& graph = model->model->program().graph;
     NeedCount("outputs", output_count, graph.outputs.size());
     Need(outputs, "outputs");
-    const auto kept =
-        model->model->ShapesFor(InputShapes(graph, inputs, input_count, /*data=*/false));
-    const Shapes& shapes = *kept;
+    const auto sizes =
+        model->model->SizesFor(InputShapes(graph, inputs, input_count, /*data=*/false));
     for (size_t i = 0; i < output_count; ++i) {
-      const Dims& shape = shapes[graph.outputs[i]];
+      const Dims& shape = sizes->shapes[graph.outputs[i]];
       const auto rank = static_cast<int32_t>(shape.size());
       if (outputs[i].rank < rank || (rank > 0 && outputs[i].shape == nullptr))
         Fail(ErrorKind::kInput, Given{"output", graph, graph.outputs[i]}, " has room for ",
@@ -198,22 +197,21 @@ int32_t tvm_byoc_run(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, size_
     const Graph& graph = model->model->program().graph;
     NeedCount("outputs", output_count, graph.outputs.size());
     Need(outputs, "outputs");
-    const std::vector<Dims> given = InputShapes(graph, inputs, input_count, /*data=*/true);
-    const auto kept = model->model->ShapesFor(given);
-    const Shapes& shapes = *kept;
+    const auto sizes =
+        model->model->SizesFor(InputShapes(graph, inputs, input_count, /*data=*/true));
     std::vector<void*> from, to;
     for (size_t i = 0; i < input_count; ++i) from.push_back(inputs[i].data);
     for (size_t i = 0; i < output_count; ++i) {
       const int value = graph.outputs[i];
       const Given name = {"output", graph, value};
       const Dims shape = ShapeOf(outputs[i], name);
-      if (shape != shapes[value])
+      if (shape != sizes->shapes[value])
         Fail(ErrorKind::kInput, name, " has shape ", Join(shape), ", expected ",
-             Join(shapes[value]));
+             Join(sizes->shapes[value]));
       CheckData(outputs[i], shape, name);
       to.push_back(outputs[i].data);
     }
-    model->model->Run(given, from, to);
+    model->model->Run(*sizes, from, to);
   });
 }
 

@@ -130,11 +130,6 @@ void Model::InitialiseRegions(const ModelFile& file) {
   }
 }
 
-std::shared_ptr<const Shapes> Model::ShapesFor(const std::vector<Dims>& inputs) {
-  const std::shared_ptr<const Sizes> sizes = SizesFor(inputs);
-  return {sizes, &sizes->shapes};
-}
-
 void Model::Prepare(const std::vector<Dims>& inputs) {
   const UsualThreads scope(threads_);
   const std::shared_ptr<const Sizes> sizes = SizesFor(inputs);
@@ -238,14 +233,13 @@ std::shared_ptr<const Plan> Model::PlanOf(size_t call, const Sizes& sizes, bool 
   return called_[call]->PlanToRun(sizes.regions[call], whole);
 }
 
-void Model::Run(const std::vector<Dims>& shapes, const std::vector<void*>& inputs,
+void Model::Run(const Sizes& sizes, const std::vector<void*>& inputs,
                 const std::vector<void*>& outputs) {
   const UsualThreads scope(threads_);
-  const std::shared_ptr<const Sizes> sizes = SizesFor(shapes);
-  Arena arena = TakeArena(sizes->arena);
+  Arena arena = TakeArena(sizes.arena);
   std::vector<void*> values;
-  for (size_t value = 0; value < sizes->buffers.size(); ++value) {
-    const Buffer& buffer = sizes->buffers[homes_[value]];
+  for (size_t value = 0; value < sizes.buffers.size(); ++value) {
+    const Buffer& buffer = sizes.buffers[homes_[value]];
     const void* constant =
         buffer.home == Home::kConstant ? program_.constants[buffer.index].data() : nullptr;
     values.push_back(buffer.home == Home::kInput      ? inputs[buffer.index]
@@ -254,13 +248,13 @@ void Model::Run(const std::vector<Dims>& shapes, const std::vector<void*>& input
                                                       : arena.data.get() + buffer.offset);
   }
   for (size_t i = 0; i < program_.calls.size(); ++i) {
-    if (!IsView(i)) RunCall(i, *sizes, values);
+    if (!IsView(i)) RunCall(i, sizes, values);
   }
   const Graph& graph = program_.graph;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const int value = graph.outputs[i];
-    if (values[value] != outputs[i] && sizes->buffers[value].bytes > 0)
-      std::memcpy(outputs[i], values[value], static_cast<size_t>(sizes->buffers[value].bytes));
+    if (values[value] != outputs[i] && sizes.buffers[value].bytes > 0)
+      std::memcpy(outputs[i], values[value], static_cast<size_t>(sizes.buffers[value].bytes));
   }
   GiveBack(std::move(arena));
 }

@@ -41,26 +41,25 @@ class Model {
   const Program& program() const { return program_; }
   const std::vector<std::unique_ptr<SavedRegion>>& regions() const { return regions_; }
 
-  /// The shapes of all values for inputs of these shapes. Throws Error(kInput) if they do not fit.
-  std::shared_ptr<const Shapes> ShapesFor(const std::vector<Dims>& inputs);
-
-  /// Makes the plans for inputs of these shapes.
-  void Prepare(const std::vector<Dims>& inputs);
-
-  /// `outputs` have room for the shapes that ShapesFor gives.
-  void Run(const std::vector<Dims>& shapes, const std::vector<void*>& inputs,
-           const std::vector<void*>& outputs);
-
- private:
   /// What the symbols' values decide.
   struct Sizes {
     std::vector<int64_t> symbols;
-    Shapes shapes;
+    Shapes shapes;                              // of each value
     std::vector<Buffer> buffers;                // of each value
     std::vector<std::vector<int64_t>> regions;  // the values of each call's symbols
     int64_t arena = 0;
   };
 
+  /// For inputs of these shapes. Throws Error(kInput) if they do not fit.
+  std::shared_ptr<const Sizes> SizesFor(const std::vector<Dims>& inputs);
+
+  /// Makes the plans for inputs of these shapes.
+  void Prepare(const std::vector<Dims>& inputs);
+
+  /// `outputs` have room for the shapes that these sizes have.
+  void Run(const Sizes& sizes, const std::vector<void*>& inputs, const std::vector<void*>& outputs);
+
+ private:
   /// Memory for values between calls.
   struct Arena {
     std::shared_ptr<char> data;
@@ -72,7 +71,6 @@ class Model {
     return called_[call] == nullptr && program_.calls[call].op == nullptr;
   }
   void InitialiseRegions(const ModelFile& file);
-  std::shared_ptr<const Sizes> SizesFor(const std::vector<Dims>& inputs);
   Sizes MakeSizes(std::vector<int64_t> symbols) const;
   std::vector<int64_t> BindCall(size_t call, const Sizes& sizes) const;
   void PlaceValues(Sizes* sizes) const;
