@@ -50,12 +50,13 @@ class Sampling:
 
     def __call__(self, logits: np.ndarray) -> int:
         """The token for the logits of a position, [vocabulary]."""
-        row = np.asarray(logits, "float64")
-        best = float(row.max())
+        likeliest = int(np.argmax(logits))  # the first NaN, if there is one
+        best = float(logits[likeliest])
         if not math.isfinite(best):
             raise InputValueError(f"the largest logit is {best}: the model's weights or its precision are at fault")
         if self._greedy:
-            return int(row.argmax())
+            return likeliest
+        row = np.asarray(logits, "float64")
         tokens = np.arange(row.size)
         if 0 < self._top_k < row.size:
             tokens = np.argpartition(-row, self._top_k - 1)[: self._top_k]
