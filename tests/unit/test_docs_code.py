@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,28 @@ def test_code_uses_public_names_only(page: Path) -> None:
             ):
                 strangers.add(short or long)
     assert not strangers, f"{page.name} uses {sorted(strangers)}; export them from tvm_byoc_dnnl"
+
+
+def user_pages() -> list[Path]:
+    shelf = re.search(r":caption: Use\n.*?\n\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), re.S)
+    assert shelf
+    return [ROOT / "README.md", ROOT / "docs" / "index.md", *(ROOT / "docs" / f"{n}.md" for n in shelf[1].split())]
+
+
+@pytest.mark.parametrize("page", user_pages(), ids=lambda page: page.name)
+def test_code_for_users_says_where_its_names_come_from(page: Path) -> None:
+    """In the block or one above it, so that a page can be typed from top to bottom; a sketch has ``...`` in it."""
+    known = {*dir(builtins)}
+    for code in blocks(page):
+        nodes = list(ast.walk(ast.parse(code)))
+        imported = {(n.asname or n.name).split(".")[0] for n in nodes if isinstance(n, ast.alias)}
+        stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        named = {getattr(n, "name", None) or getattr(n, "arg", None) for n in nodes}
+        known |= imported | stored | named
+        if any(isinstance(n, ast.Constant) and n.value is ... for n in nodes):
+            continue
+        unknown = {n.id for n in nodes if isinstance(n, ast.Name)} - known
+        assert not unknown, f"{page.name} does not say what {sorted(unknown)} are:\n{code}"
 
 
 @pytest.mark.native
