@@ -269,23 +269,24 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   if (!g) return std::nullopt;
   byoc_integer_params& p = g->p;
   const OpArg& dst = *op.Find(DNNL_ARG_DST);
-  KernelCall call;
-  call.args = {{DNNL_ARG_SRC, op.Find(DNNL_ARG_SRC)->value, g->src},
-               {DNNL_ARG_WEIGHTS, op.Find(DNNL_ARG_WEIGHTS)->value, g->weights}};
+  KernelFrame frame;
+  frame.args = {{DNNL_ARG_SRC, op.Find(DNNL_ARG_SRC)->value, g->src},
+                {DNNL_ARG_WEIGHTS, op.Find(DNNL_ARG_WEIGHTS)->value, g->weights}};
   p.at.bias = -1;
   if (const OpArg* bias = op.Find(DNNL_ARG_BIAS)) {
     const Dims& dims = values.shape(bias->value);
     const int64_t columns = p.of.outputs + (p.of.groups - 1) * p.next_column;
     if (ElementCount(dims) != columns) return std::nullopt;
     p.of.has_bias = 1;
-    p.at.bias = static_cast<int64_t>(call.args.size());
-    call.args.push_back({DNNL_ARG_BIAS, bias->value, Dense(dims, DType::kFloat32)});
+    p.at.bias = static_cast<int64_t>(frame.args.size());
+    frame.args.push_back({DNNL_ARG_BIAS, bias->value, Dense(dims, DType::kFloat32)});
   }
-  AddScalings(op, values, &call.args, &p.at);
-  const auto post_ops = AddPostOps(op, values, g->dst, &call.args);
+  AddScalings(op, values, &frame.args, &p.at);
+  auto post_ops = AddPostOps(op, values, g->dst, &frame.args);
   if (!post_ops) return std::nullopt;
-  p.at.result = static_cast<int64_t>(call.args.size());
-  call.args.push_back({DNNL_ARG_DST, dst.value, g->dst});
+  frame.post_ops = std::move(*post_ops);
+  p.at.result = static_cast<int64_t>(frame.args.size());
+  frame.args.push_back({DNNL_ARG_DST, dst.value, g->dst});
 
   const bool is_depthwise = byoc_is_depthwise(&p.of);
   if (is_depthwise && (op.kind == PrimitiveKind::matmul || p.at.weights_zero >= 0 ||
@@ -294,18 +295,15 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   }
   if (is_winograd && !SuitsTiles(p)) return std::nullopt;
   p.is_winograd = is_winograd;
-  p.src_dtype = *KernelDType(values.dtype(call.args[0].value));
+  p.src_dtype = *KernelDType(values.dtype(frame.args[0].value));
   p.dst_dtype = *KernelDType(values.dtype(dst.value));
   p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)
                         : byoc_integer_block(&p, values.machine().cache_bytes);
-  p.of.post_ops = static_cast<int64_t>(post_ops->size());
-  call.kernel = &kInteger;
-  call.params = AsParams(p, *post_ops);
-  call.scratch_bytes = p.of.threads * byoc_integer_thread_bytes(&p);
-
+  p.of.post_ops = static_cast<int64_t>(frame.post_ops.size());
   g->pack.product = p;
-  g->pack.is_signed = values.dtype(call.args[1].value) == DType::kInt8;
-  call.packing = PackingOf(kIntegerPack, g->pack, byoc_integer_packed_bytes(&p));
+  g->pack.is_signed = values.dtype(frame.args[1].value) == DType::kInt8;
+  KernelCall call = CallOf(kInteger, p, frame, p.of.threads * byoc_integer_thread_bytes(&p),
+                           PackingOf(kIntegerPack, g->pack, byoc_integer_packed_bytes(&p)));
   return Candidate{op,
                    {},
                    KernelImpl(is_winograd ? "integer_winograd" : "integer", p.of.isa),
