@@ -231,6 +231,15 @@ def test_a_number_is_folded_through_views() -> None:
     assert same_numbers(mod, rand(2, 5, 8)) == {"matmul": 1, "add": 1, "reshape": 1, "permute_dims": 1}
 
 
+@pytest.mark.parametrize("view", [relax.op.flatten, relax.op.nn.batch_flatten], ids=["flatten", "batch_flatten"])
+def test_a_number_is_folded_through_what_flattens(view: Any) -> None:
+    def build(b: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        product = b.emit(relax.op.matmul(x, const(rand(8, 12))))
+        return b.emit(relax.op.multiply(b.emit(view(product)), const(0.25)))
+
+    assert "multiply" not in same_numbers(module(build, (2, 5, 8)), rand(2, 5, 8))
+
+
 def test_what_is_not_folded_through_views() -> None:
     assert "multiply" in same_numbers(module(attention(rand(4)), (2, 5, 8)), rand(2, 5, 8))
     assert "multiply" in same_numbers(module(attention(0.25, read_twice=True), (2, 5, 8)), rand(2, 5, 8))

@@ -30,6 +30,7 @@ CASES: dict[str, Callable[[], relax.Expr]] = {
     "squeeze": lambda: relax.op.squeeze(const(A[None]), [0]),
     "expand_dims": lambda: relax.op.expand_dims(const(A), [0, 3]),
     "flatten": lambda: relax.op.flatten(const(A)),
+    "batch_flatten": lambda: relax.op.nn.batch_flatten(const(rand(2, 3, 4))),
     "broadcast_to": lambda: relax.op.broadcast_to(const(A[0]), (3, 4)),
     "full": lambda: relax.op.full((2, 3), const(2.5), "float32"),
     "full_like": lambda: relax.op.full_like(const(A), const(2.5)),

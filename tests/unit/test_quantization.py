@@ -86,6 +86,7 @@ TAKEN = {
     "mean": one(lambda x: R.mean(x, [2, 3], keepdims=True)),
     "resize": one(lambda x: R.image.resize2d(x, (12, 12), method="nearest_neighbor")),
     "reshape": one(lambda x: R.reshape(x, (1, 144))),
+    "batch_flatten": one(R.nn.batch_flatten),
     "permute_dims": one(lambda x: R.permute_dims(x, [0, 2, 3, 1])),
     **{f"concat of {n}": concat(n) for n in (2, 3, 8)},
 }

@@ -23,6 +23,8 @@ from .tvm_compat import analyzer, constant_tensor, dtype_of, is_constant, tensor
 
 #: values with bindings of their own inside
 NESTED = (relax.If, relax.Function, relax.SeqExpr)
+#: operators whose result has the elements of the argument, in their order
+RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
 
 
 def bindings_of(func: relax.Function) -> Iterator[tuple[Any, Any]]:

@@ -29,11 +29,11 @@ from ..core.errors import NativeLibraryError, VendorError
 from ..core.tvm_fast import is_a
 from ..core.verdict import Reject, describe, run_pass
 from ..graph.graph import PortableGraph
-from ..ir.relax_utils import is_op_call, op_calls
+from ..ir.relax_utils import RESHAPES, is_op_call, op_calls
 from ..ir.tvm_compat import is_constant, var_name
 from ..ir.walker import without_hidden
 from ..prepare.constants import FOLD_TRANSPOSED
-from ..prepare.identities import VIEWS, axes_of
+from ..prepare.identities import axes_of
 from ..prepare.rewrite import Rules, Scope, rewrite_pass
 from ..vendors.namespace import Namespace, told
 from ..vendors.quantised_groups import CONVERSIONS
@@ -191,7 +191,7 @@ def _permuted_view(scope: Scope, call: Any) -> Any:
     dims, real = scope.dims(call), call.args[0]
     if (quantize := _one_scale(scope, real, "relax.quantize")) is not None:
         real = quantize.args[0]
-    view = scope.call(real, *VIEWS)
+    view = scope.call(real, *RESHAPES)
     inside = [call.args[0], real]
     if dims is None or view is None or not _keeps_order(scope, call) or not scope.only_inside(inside, call):
         return None
@@ -215,7 +215,7 @@ def _keeps_order(scope: Scope, permute: Any) -> bool:
 
 _RULES: Rules = {
     "relax.permute_dims": [_of_stored, *FOLD_TRANSPOSED["relax.permute_dims"], _permuted_view],
-    **{op: [_view_of_permuted] for op in VIEWS},
+    **{op: [_view_of_permuted] for op in RESHAPES},
 }
 
 

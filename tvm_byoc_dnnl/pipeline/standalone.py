@@ -24,6 +24,7 @@ from ..core.verdict import Reject
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import (
+    RESHAPES,
     Origins,
     bindings_of,
     codegen_of,
@@ -143,8 +144,6 @@ def _origins(main: relax.Function, known: Mapping[Any, Any]) -> Origins:
 FORMAT, VERSION = "tvm_byoc_dnnl.program", 2
 PROGRAM_FUNCTION = "byoc_program"
 
-#: the result has the elements of the argument, in their order
-_VIEWS = {"relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten"}
 #: on few integers and booleans, which a program computes itself (codegen_src/native/index_operators.cc)
 _INDEX_OPERATORS = {
     f"relax.{name}": name
@@ -237,7 +236,7 @@ class _Program:
                 return self._known(value)
             raise Reject(f"it has a {type(value).__name__}")
         name = str(getattr(value.op, "name", value.op))
-        if name in _VIEWS:
+        if name in RESHAPES:
             source = self._known(value.args[0])
             return self._call({}, [source.id], var.ty)
         if name in _INDEX_OPERATORS and (operands := self._operands(name, value, var)):

@@ -26,6 +26,7 @@ import numpy as np
 from tvm import relax
 
 from ..core.tvm_fast import is_a, items
+from ..ir.relax_utils import RESHAPES
 from ..ir.tvm_compat import is_constant
 from .constants import weights_of
 from .rewrite import Rules, Scope
@@ -192,7 +193,7 @@ def _binary(scope: Scope, call: Any) -> Any:
     return _into_batch_norm(scope, data, affine) if scaled is None else scaled
 
 
-_VIEWS = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze")
+_VIEWS = (*RESHAPES, "relax.permute_dims")
 
 
 def _through_views(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:

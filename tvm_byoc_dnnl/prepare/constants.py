@@ -152,7 +152,7 @@ _SAME_IN_NUMPY = (
 _SAME_IN_NUMPY_ON_FLOATS = ("divide", "power", "sqrt", "exp", "log", "tanh", "sin", "cos", "square")
 _FLOAT = "f"  # integer division, powers and roots follow other rules in TVM than in NumPy
 _FOLDS: dict[str, Fold] = {
-    **dict.fromkeys(["reshape", "squeeze", "expand_dims", "flatten"], _view),
+    **dict.fromkeys(["reshape", "squeeze", "expand_dims", "flatten", "nn.batch_flatten"], _view),
     "broadcast_to": _spread,
     "full": lambda _call, shape, value: np.broadcast_to(value, shape),
     "full_like": lambda _call, shape, _like, value: np.broadcast_to(value, shape),

@@ -23,10 +23,8 @@ import numpy as np
 from tvm import relax
 
 from ..core.tvm_fast import items
-from ..ir.relax_utils import equal_dims, with_attributes
+from ..ir.relax_utils import RESHAPES, equal_dims, with_attributes
 from .rewrite import Rule, Rules, Scope
-
-VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")
 
 
 def _same_type(scope: Scope, call: Any) -> Any:
@@ -40,7 +38,7 @@ def _whole_slice(scope: Scope, call: Any) -> Any:
 
 
 def _view_of_view(scope: Scope, call: Any) -> Any:
-    inner = scope.call(call.args[0], *VIEWS)
+    inner = scope.call(call.args[0], *RESHAPES)
     shape = scope.shape(call)
     return None if inner is None or shape is None else relax.op.reshape(inner.args[0], shape)
 
@@ -197,7 +195,7 @@ RULES: Rules = {
     "relax.astype": [_same_type],
     "relax.broadcast_to": [_same_type],
     "relax.strided_slice": [_whole_slice],
-    **{name: [_same_type, _batches_apart, _view_of_view, _permute_inside] for name in VIEWS},
+    **{name: [_same_type, _batches_apart, _view_of_view, _permute_inside] for name in RESHAPES},
     "relax.matmul": [_batched_broadcast],
     "relax.permute_dims": [_permute],
     "relax.concat": [_single],

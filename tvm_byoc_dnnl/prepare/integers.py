@@ -24,6 +24,7 @@ import numpy as np
 from tvm import relax
 
 from ..core.tvm_fast import items
+from ..ir.relax_utils import RESHAPES
 from .rewrite import Rules, Scope
 
 #: those with an error above one unit in the last place somewhere (docs/numerics.md)
@@ -40,9 +41,9 @@ _PASSED = frozenset(
     for name in (
         *("abs", "add", "clip", "divide", "erf", "log", "maximum", "minimum", "multiply", "negative", "power"),
         *("rsqrt", "sqrt", "square", "subtract", "where", "nn.leakyrelu", "nn.prelu", "nn.relu"),
-        *("broadcast_to", "expand_dims", "flatten", "permute_dims", "reshape", "squeeze", "strided_slice"),
+        *("broadcast_to", "permute_dims", "strided_slice"),
     )
-)
+).union(RESHAPES)
 
 
 def _rounded(scope: Scope, root: Any) -> Any:
@@ -99,7 +100,7 @@ EXACT: Rules = {
 
 _STEPS = ("relax.ceil", "relax.floor", "relax.round", "relax.trunc")
 _SUMS = ("relax.add", "relax.subtract")
-_VIEWS = ("relax.broadcast_to", "relax.expand_dims", "relax.permute_dims", "relax.reshape", "relax.squeeze")
+_VIEWS = (*RESHAPES, "relax.broadcast_to", "relax.permute_dims")
 _PRODUCTS = ("relax.matmul", *(f"relax.nn.conv{d}d" for d in (1, 2, 3)))
 
 

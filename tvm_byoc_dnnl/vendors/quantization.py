@@ -12,6 +12,7 @@ from tvm.relax.dpl import is_const, is_op, is_tuple, wildcard
 
 from ..core.errors import InputError
 from ..core.verdict import Reject, as_reject
+from ..ir.relax_utils import RESHAPES
 from .pattern_example import examples
 from .quantised_groups import QuantizedGroup, QuantizedTensor, quantized
 from .registry import register_pattern
@@ -40,7 +41,7 @@ WITH_WEIGHTS = ("conv", "matmul")
 _DTYPES = ("int8", "uint8", "int16", "uint16")
 _POOLS = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean")
 #: what only moves numbers, besides a reshape
-_MOVES = ("relax.permute_dims", "relax.flatten", "relax.squeeze", "relax.expand_dims")
+_MOVES = ("relax.permute_dims", *(name for name in RESHAPES if name != "relax.reshape"))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..core.errors import InputError
 from ..core.tvm_fast import ByIdentity
-from ..ir.relax_utils import bindings_of, composite_of, constant_numpy, static_shape
+from ..ir.relax_utils import RESHAPES, bindings_of, composite_of, constant_numpy, static_shape
 from ..ir.tvm_compat import dtype_of, is_constant
 from .quantised_groups import (
     CONVERSIONS,
@@ -24,7 +24,7 @@ from .quantised_groups import (
 )
 
 #: what keeps the integers of a tensor and what they stand for
-_MOVES = {f"relax.{name}" for name in ("permute_dims", "reshape", "flatten", "squeeze", "expand_dims")}
+_MOVES = {"relax.permute_dims", *RESHAPES}
 
 
 @dataclass(eq=False)
