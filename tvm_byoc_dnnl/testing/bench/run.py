@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from ...core.errors import InputError
+from ...core.errors import InputError, did_you_mean
 from ...core.files import written
 from ...core.machine import Neighbours
 from ...frontends.onnx.importer import load_onnx
@@ -47,7 +47,8 @@ def find_model(name: str) -> Model:
         return Model(name, lambda: light_model(name))
     if Path(name).is_file():
         return Model(Path(name).stem, lambda: load_onnx(Path(name)))
-    raise InputError(f"no model `{name}`; expected an .onnx file or one of: {', '.join(LIGHT_MODELS)}")
+    known = ", ".join(LIGHT_MODELS) + did_you_mean(name, LIGHT_MODELS)
+    raise InputError(f"no model `{name}`; expected an .onnx file or one of: {known}")
 
 
 def _stderr() -> Console:
@@ -58,7 +59,9 @@ def choose_engines(names: Sequence[str]) -> dict[str, Engine]:
     """The named rows of the table; says which ones are left out because they are not installed."""
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
-        raise InputError(f"no engine `{unknown[0]}`; there are: {', '.join(ENGINES)}")
+        raise InputError(
+            f"no engine `{unknown[0]}`; there are: {', '.join(ENGINES)}{did_you_mean(unknown[0], ENGINES)}"
+        )
     chosen = {name: ENGINES[name] for name in names}
     for name, engine in chosen.items():
         if not installed(engine):
