@@ -18,6 +18,7 @@ Kernels whose body is statements, where no expression of each element says what 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,7 +29,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import UnsupportedError
-from ..core.tvm_fast import items
+from ..core.tvm_fast import is_a, items
 from ..ir.relax_utils import shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of
 
@@ -268,6 +269,23 @@ def least_sizes(attrs: Any) -> list[int]:
     return [needed(max(pair)) if max(pair) > 0 else 0 for pair in zip(widths[::2], widths[1::2], strict=True)]
 
 
+def is_nothing(value: Any) -> bool:
+    """Whether a tensor surely has no elements."""
+    dims = shape_dims(value.ty) if is_a(value.ty, relax.TensorType) else None
+    return any(isinstance(d, int) and d == 0 for d in dims or ())
+
+
+def _mean(op: str) -> Legalization:
+    of_some = _computed_in(op, {"float16": "float32", "float32": "float64"})
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        if is_nothing(call.args[0]):  # TVM divides by the sizes
+            return bb.call_te(topi.full, dims_of(call), dtype_of(call.ty), math.nan, primfunc_name_hint="of_nothing")
+        return of_some(bb, call)
+
+    return legalize
+
+
 def _normalized(op: str) -> Legalization:
     default = default_of(op)
 
@@ -366,7 +384,7 @@ MENDED: dict[str, Legalization] = {
     **{f"relax.{name}": _by_compute(name.rpartition(".")[2], compute) for name, compute in _COMPUTES.items()},
     **{f"relax.{name}": _by_library(name) for name in ("atanh", "tanh")},
     **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32"}) for name in _SUMS},
-    **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32", "float32": "float64"}) for name in _MEANS},
+    **{f"relax.{name}": _mean(f"relax.{name}") for name in _MEANS},
     # TVM's result of 16 bits is of float32.
     "relax.nn.batch_norm": _computed_in(
         "relax.nn.batch_norm", {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
