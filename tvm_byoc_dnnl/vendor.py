@@ -70,6 +70,7 @@ from .vendors.registry import (
     register_unsupported as register_unsupported,
 )
 from .whole import (
+    RELU_OF_NUMBERS as RELU_OF_NUMBERS,
     ROUNDED as ROUNDED,
     attributes_of as attributes_of,
     block_of as block_of,

@@ -21,13 +21,15 @@ namespace tvm_byoc_dnnl {
 constexpr int kMany = 1 << 20;
 
 constexpr const char* kEltwiseAlgs =
-    "relu tanh elu square abs sqrt linear soft_relu hardsigmoid mish logistic exp gelu_tanh "
+    "relu relu_of_numbers tanh elu square abs sqrt linear soft_relu hardsigmoid mish logistic exp "
+    "gelu_tanh "
     "gelu_erf swish log clip pow round hardswish";
 /// Of recurrent layers, in the order of byoc_activation (kernels/byoc_recurrent_plan.h).
 constexpr const char* kActivations =
     "sigmoid tanh relu affine leaky_relu thresholded_relu scaled_tanh hard_sigmoid elu softsign "
     "softplus";
-constexpr const char* kBinaryAlgs = "add sub mul div max min ge gt le lt eq ne";
+constexpr const char* kBinaryAlgs =
+    "add sub mul div max min max_of_numbers min_of_numbers ge gt le lt eq ne";
 
 /// The rows of kind_rows.h.
 enum class Kind : uint8_t {

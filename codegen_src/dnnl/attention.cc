@@ -181,7 +181,7 @@ void EmitSteps(const NodeView& n) {
   Node shares = NewNode(Kind::kSoftmax, {scores.output}, made(shape));
   shares.attrs.alg = "accurate";
   shares.attrs.axis = rank - 1;
-  if (n.a.alg == "no_nan") shares.post_ops.push_back(Eltwise("relu", 0));
+  if (n.a.alg == "no_nan") shares.post_ops.push_back(Eltwise("relu_of_numbers", 0));
   const Node result = NewNode(Kind::kMatmul, {shares.output, value}, n.output);
   l.LowerInSteps({permute, scores, shares, result});
 }

@@ -53,6 +53,7 @@ bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   byoc_batch_norm_params p{};
   for (const PostOpDesc& post_op : post_ops) {
     if (post_op.alg != dnnl::algorithm::eltwise_relu || post_op.alpha != 0) return false;
+    if (post_op.of_numbers) return false;
     p.has_relu = 1;
   }
   Lowering& l = n.lowering;

@@ -79,15 +79,20 @@ static std::vector<OpDesc> DescribeBinary(const NodeView& n) {
   Arrange(&l, &alg, &first, &second, n.OutShape());
   const MemoryDesc& present = l.Layout(first);
   const MemoryDesc dense = Dense(l.shape(first), l.dtype(first));
-  return {Describe(l, alg, first, second, n.output, IsCompact(present) ? present : dense),
-          Describe(l, alg, first, second, n.output, dense)};
+  std::vector<OpDesc> result = {
+      Describe(l, alg, first, second, n.output, IsCompact(present) ? present : dense),
+      Describe(l, alg, first, second, n.output, dense)};
+  for (OpDesc& op : result) op.of_numbers = IsOfNumbers(n.a.alg);
+  return result;
 }
 
 static void LowerBinary(const NodeView& n) {
-  LowerBinary(&n.lowering, ToDnnl(Kind::kBinary, n.a.alg), n.In(0), n.In(1), n.output);
+  LowerBinary(&n.lowering, ToDnnl(Kind::kBinary, n.a.alg), IsOfNumbers(n.a.alg), n.In(0), n.In(1),
+              n.output);
 }
 
-void LowerBinary(Lowering* lowering, algorithm alg, int first, int second, int result) {
+void LowerBinary(Lowering* lowering, algorithm alg, bool of_numbers, int first, int second,
+                 int result) {
   Lowering& l = *lowering;
   const Dims out = l.shape(result);
   Arrange(lowering, &alg, &first, &second, out);
@@ -97,9 +102,11 @@ void LowerBinary(Lowering* lowering, algorithm alg, int first, int second, int r
   int flat_result = l.NewOutput(result, flat);
   OpDesc op = Describe(l, alg, flat_first, l.Reshaped(second, flat_operand), flat_result,
                        Dense(flat, l.dtype(first)));
+  op.of_numbers = of_numbers;
   if (!l.Emit({op}, /*accept_reference=*/false)) {
     int whole = l.Reshaped(Expanded(lowering, second, out), flat);
     op = Describe(l, alg, flat_first, whole, flat_result, Dense(flat, l.dtype(first)));
+    op.of_numbers = of_numbers;
     EmitOrFail(lowering, {op});
   }
   Place place = l.PlaceIn(flat_result, Dense(flat, l.dtype(result)));

@@ -97,10 +97,10 @@ class Lowering;
 using Offer = std::vector<Candidate>(const Candidate& primitive, const Lowering& values);
 
 /// A new kernel: its function, and its name here.
-Offer OfferGroups, OfferDirect, OfferInteger, OfferLog, OfferNormalize, OfferWinograd, OfferProduct,
-    OfferSplit;
-constexpr Offer* kOffers[] = {OfferGroups,    OfferDirect,   OfferInteger, OfferLog,
-                              OfferNormalize, OfferWinograd, OfferProduct, OfferSplit};
+Offer OfferGroups, OfferDirect, OfferElementwise, OfferInteger, OfferNormalize, OfferWinograd,
+    OfferProduct, OfferSplit;
+constexpr Offer* kOffers[] = {OfferGroups,    OfferDirect,   OfferElementwise, OfferInteger,
+                              OfferNormalize, OfferWinograd, OfferProduct,     OfferSplit};
 
 /// Whether a convolution of images of this rank has too few channels or outputs for a product of
 /// matrices: in each of its groups, but it is not depthwise; or, for AVX2, of a picture.
@@ -110,6 +110,10 @@ bool IsThin(const Dims& weights, size_t rank, const Machine& machine);
 /// It is treated as if oneDNN had refused it, so that no path (modules, emitted source, symbolic
 /// shapes) meets it.
 const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa);
+
+/// Whether a primitive for one operation per element hides a NaN, which a kernel of ours, if there
+/// is one for it, does not.
+bool HidesNan(const OpDesc& op);
 
 /// The times of a graph if they hold in this setting, and the model for all else.
 CostModel CostByTimes(const KnownTimes& times, const std::string& setting);

@@ -168,12 +168,12 @@ std::optional<Candidate> Lowering::BestKernel(const Candidate& primitive, double
 }
 
 /// The cheapest kernel of ours for this operation if it costs less than the primitive, or if there
-/// is no primitive; else the primitive.
+/// is no primitive, or one that hides a NaN; else the primitive.
 Candidate Lowering::AskKernels(Candidate primitive) {
   double least = std::numeric_limits<double>::infinity();
   if (primitive.pd) {
     CountBytes(&primitive);  // its layouts are decided now
-    least = CostHere(primitive);
+    if (!HidesNan(primitive.op)) least = CostHere(primitive);
   }
   std::optional<Candidate> best = BestKernel(primitive, &least);
   return best ? std::move(*best) : std::move(primitive);

@@ -28,6 +28,7 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::eltwise_gelu_erf, BYOC_GELU_ERF},
     {Algorithm::eltwise_gelu_tanh, BYOC_GELU_TANH},
     {Algorithm::eltwise_round, BYOC_ROUND},
+    {Algorithm::eltwise_log, BYOC_LOG},
     {Algorithm::binary_add, BYOC_ADD},
     {Algorithm::binary_sub, BYOC_SUB},
     {Algorithm::binary_mul, BYOC_MUL},
@@ -71,6 +72,7 @@ std::optional<byoc_strides> PlanesOf(const MemoryDesc& md) {
 }  // namespace
 
 std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op) {
+  if (op.of_numbers) return std::nullopt;  // theirs keep a NaN
   const Algorithm alg = op.kind == PostOpDesc::Kind::kSum ? Algorithm::binary_add : op.alg;
   for (const PostOpRow& row : kPostOps) {
     if (row.alg != alg) continue;

@@ -19,6 +19,7 @@ constexpr Row kRows[] = {
     {Kind::kPooling, "avg_include_padding", algorithm::pooling_avg_include_padding},
     {Kind::kPooling, "avg_exclude_padding", algorithm::pooling_avg_exclude_padding},
     {Kind::kEltwise, "relu", algorithm::eltwise_relu},
+    {Kind::kEltwise, "relu_of_numbers", algorithm::eltwise_relu},
     {Kind::kEltwise, "tanh", algorithm::eltwise_tanh},
     {Kind::kEltwise, "elu", algorithm::eltwise_elu},
     {Kind::kEltwise, "square", algorithm::eltwise_square},
@@ -44,6 +45,8 @@ constexpr Row kRows[] = {
     {Kind::kBinary, "div", algorithm::binary_div},
     {Kind::kBinary, "max", algorithm::binary_max},
     {Kind::kBinary, "min", algorithm::binary_min},
+    {Kind::kBinary, "max_of_numbers", algorithm::binary_max},
+    {Kind::kBinary, "min_of_numbers", algorithm::binary_min},
     {Kind::kBinary, "ge", algorithm::binary_ge},
     {Kind::kBinary, "gt", algorithm::binary_gt},
     {Kind::kBinary, "le", algorithm::binary_le},
@@ -74,6 +77,11 @@ algorithm ToDnnl(Kind kind, const std::string& alg) {
     if (row.kind == kind && alg == row.name) return row.alg;
   }
   Fail(ErrorKind::kUnsupported, "oneDNN's ", Name(kind), " has no algorithm \"", alg, "\"");
+}
+
+bool IsOfNumbers(const std::string& alg) {
+  const std::string end = "_of_numbers";
+  return alg.size() > end.size() && alg.compare(alg.size() - end.size(), end.size(), end) == 0;
 }
 
 const KindRow& RowOf(Kind kind) {

@@ -137,7 +137,28 @@ bool ScalesItsResult(const OpDesc& op) {
                      [](const ScalingDesc& s) { return s.arg == DNNL_ARG_SRC && s.scale >= 0; });
 }
 
+/// Whether an operation is a bound that should keep a NaN; oneDNN answers with the bound.
+template <typename Desc>
+bool IsBound(const Desc& op) {
+  switch (op.alg) {
+    case dnnl::algorithm::eltwise_relu:
+      return !op.of_numbers && op.alpha == 0;  // one with a slope is no maximum
+    case dnnl::algorithm::eltwise_clip:
+    case dnnl::algorithm::eltwise_hardsigmoid:
+    case dnnl::algorithm::binary_max:
+    case dnnl::algorithm::binary_min:
+      return !op.of_numbers;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
+
+bool HidesNan(const OpDesc& op) {
+  if (op.kind != PrimitiveKind::eltwise && op.kind != PrimitiveKind::binary) return false;
+  return IsBound(op) || std::any_of(op.post_ops.begin(), op.post_ops.end(), IsBound<PostOpDesc>);
+}
 
 const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa) {
   const MemoryDesc result = pd.Arg(DNNL_ARG_DST);

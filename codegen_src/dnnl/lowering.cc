@@ -329,6 +329,7 @@ std::vector<PostOpDesc> Lowering::PostOps(const Node& node) const {
   for (const PostOp& op : node.post_ops) {
     PostOpDesc desc;
     desc.alg = ToDnnl(op.binary ? Kind::kBinary : Kind::kEltwise, op.alg);
+    desc.of_numbers = IsOfNumbers(op.alg);
     desc.alpha = static_cast<float>(op.alpha);
     desc.beta = static_cast<float>(op.beta);
     if (op.binary) {
@@ -355,6 +356,7 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
     int result = i + 1 == post_ops.size() ? node.output : NewValueLike(node.output);
     OpDesc op;
     op.alg = post_op.alg;
+    op.of_numbers = post_op.of_numbers;
     op.args = {{DNNL_ARG_SRC, value, Layout(value)}};
     if (post_op.kind == PostOpDesc::Kind::kBinary) {
       op.kind = PrimitiveKind::binary;
@@ -369,7 +371,7 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
     op.args.push_back({DNNL_ARG_DST, result, AnyLayout(shape, dtype)});
     if (!Emit({op}, /*accept_reference=*/false)) {
       if (post_op.kind == PostOpDesc::Kind::kBinary) {
-        LowerBinary(this, op.alg, value, post_op.value, result);
+        LowerBinary(this, op.alg, op.of_numbers, value, post_op.value, result);
       } else if (!Emit({op}, /*accept_reference=*/true)) {
         FailUnsupported(Cat("oneDNN has no implementation of post-op ", i, " here"));
       }

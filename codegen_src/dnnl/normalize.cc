@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax of bytes, layer normalisation of bytes and float32, and means of float32, along the last
-// axes, and logarithms of float32, by our kernels.
+// axes, by our kernels.
 #include <algorithm>
 
 #include "dnnl/kernel_call.h"
@@ -12,8 +12,6 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
-
-constexpr Kernel kLog = {"log", "normalize", byoc_log};
 
 bool IsFloat(DType dtype) { return dtype == DType::kFloat32; }
 
@@ -102,30 +100,6 @@ std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering
   Candidate candidate{op, {}, KernelImpl("normalize", p.isa), std::move(call), {}};
   const int64_t vectors = (p.columns + byoc_lanes(p.isa) - 1) / byoc_lanes(p.isa);
   candidate.work.vectors = static_cast<double>(p.rows) * static_cast<double>(vectors);
-  return {candidate};
-}
-
-std::vector<Candidate> OfferLog(const Candidate& primitive, const Lowering& values) {
-  const OpDesc& op = primitive.op;
-  const std::optional<byoc_isa> isa = values.isa().Vectors();
-  if (!isa || op.alg != dnnl::algorithm::eltwise_log || !op.post_ops.empty()) return {};
-  OpArg src = *op.Find(DNNL_ARG_SRC);
-  OpArg dst = *op.Find(DNNL_ARG_DST);
-  if (values.dtype(src.value) != DType::kFloat32 || values.dtype(dst.value) != DType::kFloat32) {
-    return {};
-  }
-  const Dims& shape = values.shape(src.value);
-  if (!IsStrided(src.md)) src.md = Dense(shape, DType::kFloat32);
-  dst.md = Strided(shape, DType::kFloat32, src.md.get_strides());
-  byoc_log_params p{};
-  p.isa = *isa;
-  p.count = ElementCount(shape);
-  KernelCall call;
-  call.kernel = &kLog;
-  call.args = {src, dst};
-  call.params = AsParams(p);
-  Candidate candidate{op, {}, KernelImpl("log", p.isa), std::move(call), {}};
-  candidate.work.vectors = static_cast<double>(p.count) / static_cast<double>(byoc_lanes(p.isa));
   return {candidate};
 }
 

@@ -29,6 +29,7 @@ struct PostOpDesc {
   enum class Kind { kEltwise, kBinary, kSum };
   Kind kind = Kind::kEltwise;
   dnnl::algorithm alg = dnnl::algorithm::undef;
+  bool of_numbers = false;    // IsOfNumbers
   float alpha = 0, beta = 0;  // eltwise
   int value = -1;             // binary and sum: the operand
   MemoryDesc md;              // binary
@@ -48,8 +49,9 @@ struct OpDesc {
   Dims strides, dilates, pad_begin, pad_end, kernel;
   float alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0;
   int64_t axis = 0, group_size = 0, local_size = 0;
-  unsigned flags = 0;     // of the normalisations
-  std::string preferred;  // the algorithm that the graph asks for among kernels of ours
+  unsigned flags = 0;       // of the normalisations
+  bool of_numbers = false;  // IsOfNumbers
+  std::string preferred;    // the algorithm that the graph asks for among kernels of ours
   std::vector<PostOpDesc> post_ops;
   std::vector<ScalingDesc> scalings;
 

@@ -2,10 +2,7 @@
    Layer normalisation of rows of float32 or bytes, the same with a mean that counts as zero (RMS),
    softmax of bytes, means of float32: a row is converted to float32, normalised there, and
    quantised if its result is bytes, without leaving the first-level cache. The mean of equal
-   numbers is exactly their value, and the variance is that of the distances from the mean.
-
-   And the natural logarithm of float32: it is computed in double and rounded once, which gives the
-   nearest number for all of them (make docs-elementwise). */
+   numbers is exactly their value, and the variance is that of the distances from the mean. */
 #ifndef BYOC_NORMALIZE_H_
 #define BYOC_NORMALIZE_H_
 
@@ -33,13 +30,6 @@ static inline int64_t byoc_normalize_numbers(const byoc_normalize_params* p) {
   return byoc_round_up(p->columns, 2 * byoc_panel(p->isa));
 }
 
-typedef struct __attribute__((may_alias)) byoc_log_params {
-  int64_t isa; /* byoc_isa */
-  int64_t count;
-} byoc_log_params;
-
-enum { BYOC_LOG_ALONE = 1 << 12 /* numbers that are not worth waking another thread */ };
-
 #define BYOC_BODY "byoc_normalize.h"
 #include "byoc_each_isa.h"
 
@@ -47,10 +37,6 @@ enum { BYOC_LOG_ALONE = 1 << 12 /* numbers that are not worth waking another thr
 BYOC_PARTS_FOR_ISA(normalize, byoc_normalize_params, p->isa)
 BYOC_KERNEL(normalize, byoc_normalize_params,
             p->rows * p->columns < BYOC_NORMALIZE_ALONE ? 1 : p->threads)
-
-/* The kernel. data: the numbers, and their logarithms. */
-BYOC_PARTS_FOR_ISA(log, byoc_log_params, p->isa)
-BYOC_KERNEL(log, byoc_log_params, p->count < BYOC_LOG_ALONE ? 1 : threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
@@ -252,57 +238,6 @@ BYOC_NO_INLINE void BYOC_NAME(normalize_part)(const byoc_normalize_params* p, vo
     if (is_float) continue;
     uint8_t* to = (uint8_t*)data[p->result] + row * p->columns;
     BYOC_NAME(store_row)(numbers, p->columns, share, zero, p->dst_dtype == BYOC_S8, to);
-  }
-}
-
-/* The logarithm of numbers above 0, in double: of 2^e m that of m, which is between the roots of
-   1/2 and 2, and e ln 2. With f = (m - 1) / (m + 1), log m is 2 (f + f^3/3 + f^5/5 ...), |f| <
-   0.18.
- */
-BYOC_INLINE BYOC_WIDE BYOC_NAME(wide_log)(BYOC_WIDE x) {
-  const BYOC_LONGS root = BYOC_NAME(set_longs)(0x3fe6a09e667f3bcd); /* the root of 1/2 */
-  const BYOC_LONGS shifted = (BYOC_LONGS)x + (BYOC_NAME(set_longs)(0x3ff0000000000000) - root);
-  /* the bits of 2^52 plus an integer are those of 2^52, plus it */
-  const BYOC_LONGS exponent = BYOC_NAME(shift_right)(shifted, 52);
-  const BYOC_WIDE e = (BYOC_WIDE)(exponent | BYOC_NAME(set_longs)(0x4330000000000000)) -
-                      BYOC_NAME(set_wide)(4503599627370496. + 1023.);
-  const BYOC_WIDE m = (BYOC_WIDE)((shifted & BYOC_NAME(set_longs)(0x000fffffffffffff)) + root);
-  const BYOC_WIDE f = (m - 1.) / (m + 1.);
-  const BYOC_WIDE s = f * f;
-  BYOC_WIDE p = BYOC_NAME(set_wide)(2. / 17);
-  p = p * s + 2. / 15;
-  p = p * s + 2. / 13;
-  p = p * s + 2. / 11;
-  p = p * s + 2. / 9;
-  p = p * s + 2. / 7;
-  p = p * s + 2. / 5;
-  p = p * s + 2. / 3;
-  p = p * s + 2.;
-  return e * 0.69314718055994530942 + p * f;
-}
-
-/* For 0 it is -infinity, below 0 NaN; infinity and NaN stay. */
-BYOC_INLINE BYOC_VEC BYOC_NAME(log)(BYOC_VEC x) {
-  const BYOC_VEC zero = BYOC_NAME(set)(0.f), infinity = BYOC_NAME(set)(__builtin_inff());
-  BYOC_WIDE parts[2];
-  BYOC_VEC y;
-  BYOC_UNROLL
-  for (int i = 0; i < 2; ++i) parts[i] = BYOC_NAME(wide_log)(BYOC_NAME(widen)(x, i));
-  y = BYOC_NAME(narrow_wide)(parts[0], parts[1]);
-  y = BYOC_NAME(pick)((x > zero) & (x < infinity), y, x);
-  y = BYOC_NAME(pick)(x < zero, zero / zero, y);
-  return BYOC_NAME(pick)(x == zero, -infinity, y);
-}
-
-BYOC_NO_INLINE void BYOC_NAME(log_part)(const byoc_log_params* p, void* const* data, void* scratch,
-                                        int64_t part, int64_t parts) {
-  const float* from = (const float*)data[0];
-  float* to = (float*)data[1];
-  const int64_t last = p->count * (part + 1) / parts;
-  (void)scratch;
-  for (int64_t k = p->count * part / parts; k < last; k += BYOC_LANES) {
-    const int lanes = (int)byoc_min(BYOC_LANES, last - k);
-    BYOC_NAME(store_some)(to + k, BYOC_NAME(log)(BYOC_NAME(load_some)(from + k, lanes)), lanes);
   }
 }
 

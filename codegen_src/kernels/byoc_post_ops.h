@@ -45,11 +45,12 @@ typedef enum byoc_post_op_kind {
   BYOC_GELU_ERF,
   BYOC_GELU_TANH,
   BYOC_ROUND, /* to the nearest integer, ties to the even one */
-  BYOC_ADD,   /* the others take an operand */
+  BYOC_LOG,
+  BYOC_ADD, /* the others take an operand */
   BYOC_SUB,
   BYOC_MUL,
   BYOC_DIV,
-  BYOC_MAX,
+  BYOC_MAX, /* of these two, a NaN of either stays */
   BYOC_MIN
 } byoc_post_op_kind;
 

@@ -255,6 +255,8 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC
       return BYOC_NAME(gelu_tanh)(x);
     case BYOC_ROUND:
       return BYOC_NAME(round)(x);
+    case BYOC_LOG:
+      return BYOC_NAME(log)(x);
     default:
       return x;
   }
@@ -271,9 +273,9 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(binary)(int64_t kind, BYOC_VEC a, BYOC_VEC b) {
     case BYOC_DIV:
       return a / b;
     case BYOC_MAX:
-      return BYOC_NAME(max)(a, b);
+      return BYOC_NAME(pick)(a == a, BYOC_NAME(max)(a, b), a);
     case BYOC_MIN:
-      return BYOC_NAME(min)(a, b);
+      return BYOC_NAME(pick)(a == a, BYOC_NAME(min)(a, b), a);
     default:
       return a;
   }
@@ -304,6 +306,7 @@ BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, 
       BYOC_CASE(BYOC_GELU_ERF)
       BYOC_CASE(BYOC_GELU_TANH)
       BYOC_CASE(BYOC_ROUND)
+      BYOC_CASE(BYOC_LOG)
       default:
         break;
     }

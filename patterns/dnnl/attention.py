@@ -197,7 +197,7 @@ def _match(graph: PortableGraph, softmax: Node) -> _Attention | None:
         return None
     behind, alg = [], "accurate"
     last = only_reader(graph, softmax.outputs[0])
-    if last is not None and _is(last, "eltwise", "relu") and last.attrs["alpha"] == 0:  # shares that are NaN are 0
+    if last is not None and _is(last, "eltwise", "relu_of_numbers"):  # shares that are NaN are 0
         behind, alg = [last], "no_nan"
         last = only_reader(graph, last.outputs[0])
     if last is None or last.kind != "matmul" or len(last.inputs) != 2:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...vendor import GraphBuilder, Value, register_lowering, require
+from ...vendor import RELU_OF_NUMBERS, GraphBuilder, Value, register_lowering, require
 from .common import FLOATS, broadcast_shape, floats, require_float
 from .nan import is_nan, keeps_nan, nan_where
 
@@ -30,6 +30,7 @@ _UNARY: dict[str, tuple[str, float, float]] = {
     "relax.nn.gelu": ("gelu_erf", 0, 0),
     "relax.nn.gelu_tanh": ("gelu_tanh", 0, 0),
     "relax.nn.relu": ("relu", 0, 0),
+    RELU_OF_NUMBERS: ("relu_of_numbers", 0, 0),
     "relax.nn.silu": ("swish", 1, 0),
     "relax.round": ("round", 0, 0),
     "relax.sigmoid": ("logistic", 0, 0),
@@ -251,11 +252,11 @@ def where(g: GraphBuilder, call: Any) -> Value:
         (b, g.eltwise(chosen, "linear", -1, 1), -math.inf),
     ):
         common = broadcast_shape(value.shape, condition.shape)
-        picked.append(g.binary("min", value, g.eltwise(sign, "linear", bound), common))
+        picked.append(g.binary("min_of_numbers", value, g.eltwise(sign, "linear", bound), common))
         if keeps_nan(g.graph) and (value.scalar is None or math.isnan(value.scalar)):
             bad.append(g.binary("mul", is_nan(g, value), is_chosen, common))
     first, second = picked if picked[0].shape == shape else picked[::-1]
-    result = g.binary("max", first, second, shape)
+    result = g.binary("max_of_numbers", first, second, shape)
     for some in bad:
         result = nan_where(g, result, some, shape)
     return result

@@ -59,7 +59,7 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
 
 
 def keep_nan_of_bounds(graph: PortableGraph) -> None:
-    """With the option, let relu, clip, maximum and minimum pass a NaN on, as ONNX Runtime does and TVM does not."""
+    """With the option, let relu, clip, maximum and minimum pass a NaN on behind products too."""
     if not option(graph, "keep_nan"):
         return
     for node in list(graph.nodes):

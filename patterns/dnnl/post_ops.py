@@ -44,7 +44,7 @@ _ANCHORS = {
 }
 _POST_OPS = ("eltwise", "binary")
 #: operands that cannot change places: oneDNN's max and min answer with the second one when there is a NaN
-_ORDERED = ("div", "max", "min")
+_ORDERED = ("div", "max", "min", "max_of_numbers", "min_of_numbers")
 _BIAS_AXIS = {"convolution": 1, "deconvolution": 1, "matmul": -1}
 #: oneDNN's own limit on a primitive's post-ops
 _MAX_POST_OPS = 32

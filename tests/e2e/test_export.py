@@ -55,27 +55,6 @@ def test_a_whole_file_takes_the_place_of_the_old_one(compiled, tmp_path):
     assert_right(byoc.load(path)(INPUT), want())
 
 
-@pytest.mark.parametrize("ends", [[2], [2, 9]], ids=["constant", "with_elements_beside"])
-def test_results_without_elements(ends, tmp_path):
-    """TVM reads no file with a constant of none, and divides by the sizes in some operators."""
-    x = relax.Var("x", relax.TensorType((5, 6), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            cut = [relax.op.strided_slice(x, axes=[0], begin=[2], end=[end]) for end in ends]
-            at = bb.emit(relax.op.strided_slice(x, axes=[0], begin=[2], end=[2]))
-            at = bb.emit(relax.op.astype(at, "int64"))
-            parts = [*map(bb.emit, cut), bb.emit(relax.const(np.zeros((0, 6), "int8")))]
-            parts += [bb.emit(relax.op.gather_elements(x, at)), bb.emit(relax.op.mean(parts[0], [0]))]
-            result = bb.emit_output(relax.Tuple(parts))
-        bb.emit_func_output(result)
-    byoc.compile(bb.get()).export_library(tmp_path / "m.so")
-    *got, mean = byoc.load(tmp_path / "m.so")(INPUT[:5, :6])
-    assert [(a.shape, str(a.dtype)) for a in got][-2:] == [((0, 6), "int8"), ((0, 6), "float32")]
-    assert [a.shape for a in got][:-2] == [(min(end, 5) - 2, 6) for end in ends]
-    assert np.isnan(mean).all() and mean.shape == (6,)
-
-
 @pytest.mark.parametrize(
     ("message", "advice"),
     [

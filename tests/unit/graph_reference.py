@@ -140,6 +140,7 @@ def eltwise(alg: str, x: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     with np.errstate(all="ignore"):
         return {
             "relu": lambda: np.where(x > 0, x, alpha * x),
+            "relu_of_numbers": lambda: np.where(x > 0, x, 0),
             "tanh": lambda: np.tanh(x),
             "elu": lambda: np.where(x > 0, x, alpha * np.expm1(x)),
             "square": lambda: x * x,
@@ -169,6 +170,8 @@ BINARY = {
     "div": np.divide,
     "max": np.maximum,
     "min": np.minimum,
+    "max_of_numbers": np.fmax,
+    "min_of_numbers": np.fmin,
     "ge": np.greater_equal,
     "gt": np.greater,
     "le": np.less_equal,

@@ -394,19 +394,3 @@ def test_shapes_and_values_that_do_not_fit(tvm_byoc, resampler, option, message)
 def test_verbose_shows_where(model, divider):
     with pytest.raises(byoc.UnsupportedError):
         cli.main(["explain", str(divider), "--verbose"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "meant"),
-    [
-        (("explain", "MODEL", "--shape", "dat=1,3,8,8"), "'data'"),
-        (("explain", "MODEL", "--value", "dta=3"), "'data'"),
-        (("compile", "MODEL", "--option", "dnnl.int88=exact", "-o", "net.so"), "'int8'"),
-        (("bench", "resnet5"), "'resnet50'"),
-        (("bench", "MODEL", "--peers", "onnxruntme"), "'onnxruntime'"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else value,
-)
-def test_a_name_with_a_slip_is_answered_with_the_one_that_was_meant(tvm_byoc, model, arguments, meant):
-    status, _, err = tvm_byoc(*(model if word == "MODEL" else word for word in arguments))
-    assert status == 2 and f"did you mean {meant}" in err, err

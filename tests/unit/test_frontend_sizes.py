@@ -123,15 +123,6 @@ OTHERS: list[tuple[str, int, dict[str, Any], dict[str, Any], dict[str, int]]] = 
     ("RotaryEmbedding", 23, _ROTARY, {}, {"w": 6}),
     ("RotaryEmbedding", 23, {**_ROTARY, "x": (2, 4, "w")}, {"num_heads": 2}, {"w": 12}),
     ("AffineGrid", 20, {"x": ("n", 2, 3), "size": [2, 3, 4, 1]}, {"align_corners": 1}, {}),
-    ("AffineGrid", 20, {"x": ("n", "r", "q"), "size": [2, 3, 4, 1]}, {}, {"r": 2, "q": 3}),
-    (
-        "LSTM",
-        22,
-        {"x": ("s", "n", "i"), "w": (1, 8, 3), "r": (1, 8, "h")},
-        {"hidden_size": 2},
-        {"s": 4, "i": 3, "h": 2},
-    ),
-    ("GRU", 22, {"x": ("s", "n", 3), "w": (1, 6, "i"), "r": (1, 6, 2)}, {"hidden_size": 2}, {"s": 4, "i": 3}),
     # sizes of several operands at once are compared while the model runs, each in memory of its own
     (
         "Attention",

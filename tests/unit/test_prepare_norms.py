@@ -15,6 +15,9 @@ from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run, same_numbers
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.prepare import ExactForms
+from tvm_byoc_dnnl.vendor import RELU_OF_NUMBERS
+
+RELU = RELU_OF_NUMBERS.removeprefix("relax.")
 
 SHAPE = (2, 5, 8)
 Emit = Callable[[Any], Any]
@@ -267,13 +270,13 @@ def guarded(e: Emit, q: Any, k: Any, mask: np.ndarray | None, axis: int = -1) ->
 
 @pytest.mark.parametrize(
     ("mask", "axis", "guard"),
-    [(None, -1, set()), (HIDDEN, -1, set()), (BLIND, -1, {"nn.relu"}), (None, -2, {"where"})],
+    [(None, -1, set()), (HIDDEN, -1, set()), (BLIND, -1, {RELU}), (None, -2, {"where"})],
     ids=["no mask", "causal", "blind row", "other axis"],
 )
 def test_guarded_softmax(mask: np.ndarray | None, axis: int, guard: set[str]) -> None:
     mod = module(lambda b, q, k: guarded(b.emit, q, k, mask, axis), (3, 5, 8), (3, 8, 5))
     got = same_numbers(mod, rand(3, 5, 8), rand(3, 8, 5))
-    assert {"where", "nn.relu"} & got.keys() == guard
+    assert {"where", RELU} & got.keys() == guard
     assert got["nn.softmax"] == 1
 
 
@@ -287,12 +290,12 @@ def test_softmax_guarded_by_isnan(mask: np.ndarray | None, relus: int) -> None:
 
     got = same_numbers(module(build, (3, 5, 8), (3, 8, 5)), rand(3, 5, 8), rand(3, 8, 5))
     assert "where" not in got
-    assert got.get("nn.relu", 0) == relus
+    assert got.get(RELU, 0) == relus
 
 
 @pytest.mark.parametrize(
     ("hidden", "zero", "guard"),
-    [(-np.inf, 0.0, "nn.relu"), (-1e9, 0.0, "where"), (-np.inf, 1.0, "where")],
+    [(-np.inf, 0.0, RELU), (-1e9, 0.0, "where"), (-np.inf, 1.0, "where")],
     ids=["run-time mask", "hidden by another number", "other than 0"],
 )
 def test_guard_of_a_mask_that_is_an_input(hidden: float, zero: float, guard: str) -> None:
@@ -306,10 +309,10 @@ def test_guard_of_a_mask_that_is_an_input(hidden: float, zero: float, guard: str
     scores[0, 1] = -np.inf  # a row that is hidden altogether
     scores[1, 2, :3] = -np.inf  # and one in part
     got = same_numbers(module(build, (3, 5, 5)), scores)
-    assert {"where", "nn.relu"} & got.keys() == {guard}
+    assert {"where", RELU} & got.keys() == {guard}
 
 
-@pytest.mark.parametrize(("value", "guard"), [(0.0, "nn.relu"), (0.5, "where")])
+@pytest.mark.parametrize(("value", "guard"), [(0.0, RELU), (0.5, "where")])
 @pytest.mark.parametrize("shape", [(1, 12, 64, 64), (1, 12, 128, 128)], ids=["nearly", "too many"])
 def test_guard_whose_zeros_are_too_many_to_fold(shape: tuple[int, ...], value: float, guard: str) -> None:
 
@@ -320,7 +323,7 @@ def test_guard_whose_zeros_are_too_many_to_fold(shape: tuple[int, ...], value: f
         weights = e(R.nn.softmax(scores, axis=-1))
         return e(R.where(none, e(R.full_like(weights, c(value))), weights))
 
-    assert {"where", "nn.relu"} & ops(prepared(module(build, shape))).keys() == {guard}
+    assert {"where", RELU} & ops(prepared(module(build, shape))).keys() == {guard}
 
 
 def test_guard_by_other_scores_stays() -> None:

@@ -36,7 +36,7 @@ from ..vendors.namespaces import find_namespace, registered, with_options
 from ..vendors.portable import check_output, source_namespaces
 from ..whole import Expand
 from . import PIPELINE
-from .guards import LEGALIZATIONS, CheckSizes, WithoutElements
+from .guards import LEGALIZATIONS, CheckSizes
 from .host_code import AnchorHostCode, DropSequenceMarks, StartReductions
 from .memory import ALLOCATION, GrowCaches, OwnWeights, OwnWeightsUnlessSource
 from .metadata import attach_kernels, attach_metadata, kernel_names
@@ -116,7 +116,6 @@ def _has_sizes_of_others(func: tvm.tirx.PrimFunc) -> bool:
 def _to_kernels(target: tvm.target.Target) -> tvm.transform.Pass:
     """Pass: TVM's calls become calls of fused PrimFuncs, with a note of the calls that each of these runs."""
     legalize = [
-        WithoutElements,
         relax.transform.LegalizeOps(LEGALIZATIONS),
         *cpu.library_dispatch_passes(target),
         CheckSizes,

@@ -26,11 +26,11 @@ from tvm import ir, relax, te, tirx, topi
 from tvm.script.ir_builder import tirx as T
 
 from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
-from ..core.tvm_fast import is_a, items
-from ..ir.relax_utils import bindings_in, bindings_of, constant_numpy, is_host_function, make_constant, with_functions
+from ..core.tvm_fast import is_a
+from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function, make_constant
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
-from ..te.legalize import MENDED, Legalization, default_of, dims_of, emitted, is_nothing, stage
+from ..te.legalize import MENDED, Legalization, default_of, dims_of, emitted, stage
 
 #: a condition, and the message and the kind of the error where it does not hold
 Rule = tuple[Any, str, str]
@@ -58,8 +58,6 @@ def _checked(
     ``read(position)`` is an element, counted through all axes. ``change(element, position, sizes)`` is what is copied
     instead.
     """
-    if is_nothing(value):  # a position would be divided by the sizes
-        return bb.emit(bb.call_te(topi.cast, value, dtype or dtype_of(value.ty)))
 
     def kernel(source: te.Tensor, sizes: Sequence[Any]) -> Any:
         def write(given: Any, made: Any) -> None:
@@ -299,40 +297,6 @@ def CheckSizes(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     hosts = {gv: f for gv, f in mod.functions.items() if is_host_function(f)}
     found = [gv for gv, f in hosts.items() if any(_name_of_callee(b.value) in _SHAPES for b in bindings_in(f))]
     return rewrite_calls_in(mod, found, _guarded) if found else mod
-
-
-@tvm.transform.module_pass(opt_level=0, name="WithoutElements")
-def WithoutElements(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """What has no elements is memory alone: some of TVM's operators divide by the sizes, and its files cannot be read
-    if they have such a constant."""
-    functions = {gv: f for gv, f in mod.functions.items() if is_a(f, relax.Function)}
-    values = {gv: [f.body.body, *(value for _, value in bindings_of(f))] for gv, f in functions.items()}
-    found = [gv for gv, every in values.items() if any(map(_nothing_in, every))]
-    if not found:
-        return mod
-    mod = with_functions(mod, {gv: _Nothing(mod).visit_expr(functions[gv]) for gv in found})
-    return relax.transform.DeadCodeElimination()(mod)
-
-
-def _nothing_in(value: Any) -> bool:
-    parts = items(value.args) if is_a(value, relax.Call) else items(value.fields) if is_a(value, relax.Tuple) else ()
-    return is_nothing(value) or any(is_nothing(part) for part in parts)
-
-
-@relax.expr_functor.mutator
-class _Nothing(relax.PyExprMutator):
-    def visit_call_(self, call: Any) -> Any:
-        is_pure = is_a(call.op, ir.Op) and call.op.get_attr("FPurity")
-        return _allocated(call) if is_pure and is_nothing(call) else super().visit_call_(call)
-
-    def visit_constant_(self, constant: Any) -> Any:
-        return self.builder_.emit(_allocated(constant)) if is_nothing(constant) else constant
-
-    visit_generic_const_ = visit_constant_  # its name since TVM 0.27
-
-
-def _allocated(value: Any) -> Any:
-    return relax.op.builtin.alloc_tensor(value.ty.shape, dtype_of(value.ty), 0)
 
 
 #: Relax op → what ``LegalizeOps`` makes of it instead

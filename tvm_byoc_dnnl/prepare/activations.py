@@ -11,9 +11,7 @@
 Any order and grouping of the terms counts; constants must be right to 1e-5 (to the precision of halves). One is
 left alone when a part of it is read elsewhere too, since both would be computed then.
 
-NaN: ONNX Runtime's Clip, Relu, Max and Min all pass a NaN on. TVM's importer and operators do not (its max and
-min return the second operand when the first is NaN: relu gives 0, clip the upper bound), and Relax has no
-operator that would. So a NaN may come out as another bound than before; for numbers nothing changes.
+NaN: all of these bounds pass a NaN on (`tvm_byoc_dnnl.te.legalize`, docs/numerics.md), and so does what replaces them.
 
 Arithmetic read as polynomials, so that every spelling of a formula is the same formula.
 

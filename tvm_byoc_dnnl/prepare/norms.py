@@ -17,8 +17,8 @@ Softmax written as arithmetic, over an axis that a reshape made, or guarded agai
     where(all of x is -inf, 0, softmax(x))     when no row of x can be: PyTorch's attention
     where(isnan(softmax(x)), 0, softmax(x))    the same, as PyTorch exports it to ONNX
 
-All of them are ``nn.softmax`` of x. Where a mask is known only at run time a guard becomes ``nn.relu``: a row of -inf
-gives NaN, a softmax is not negative, and relu turns a NaN into 0 (see `clip`, also for scores that are NaN themselves).
+All of them are ``nn.softmax`` of x. Where a mask is known only at run time a guard becomes `relu_of_numbers`: a row of
+-inf gives NaN, a softmax is not negative, and that turns a NaN into 0 (also for scores that are NaN themselves).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tvm import relax
 
 from ..core.tvm_fast import items
 from ..ir.relax_utils import with_attributes
+from ..whole import relu_of_numbers
 from .affine import per_channel
 from .rewrite import Rules, Scope
 
@@ -389,7 +390,7 @@ _ANY = ("relax.logical_not", "relax.astype")  # PyTorch's any(): the largest of 
 
 
 def _guarded(scope: Scope, where: Any) -> Any:
-    """Drop the guard against rows that a mask hides completely; where there may be such rows, use ``nn.relu``."""
+    """Drop the guard against rows that a mask hides completely; where there may be such rows, use `relu_of_numbers`."""
     guard, zero, result = where.args
     softmax = scope.call(result, "relax.nn.softmax")
     if softmax is None or not _is_zero(scope, zero) or not scope.same_shape(result, where):
@@ -399,7 +400,7 @@ def _guarded(scope: Scope, where: Any) -> Any:
     is_guard = _hides_all(scope, guard, softmax.args[0], axis) if isnan is None else isnan.args[0].same_as(result)
     if not is_guard:
         return None
-    return result if _some_finite(scope, softmax.args[0], axis) else relax.op.nn.relu(result)
+    return result if _some_finite(scope, softmax.args[0], axis) else relu_of_numbers(result)
 
 
 def _is_zero(scope: Scope, expr: Any) -> bool:

@@ -78,6 +78,7 @@ _MAX = 8
 _NOISE = 0.02  # a smaller difference of measured times says nothing
 #: operators that answer a NaN with a bound
 _BOUNDS = ("relax.nn.relu", "relax.clip", "relax.maximum", "relax.minimum")
+_PRODUCTS = ("relax.matmul", "relax.nn.conv")
 
 
 def advise(report: ReportData) -> list[str]:
@@ -162,12 +163,15 @@ def _reorders(report: ReportData) -> Iterator[str]:
 
 
 def _hidden_nan(report: ReportData) -> Iterator[str]:
+    """Bounds in regions with products, of which they may become a part."""
     keeping = {name for name, options in report.options.items() if options.get("keep_nan")}
-    calls = [c for c in report.calls if c.op in _BOUNDS and c.onnx_node and c.compiler not in keeping]
+    multiplying = {c.region for c in report.calls if c.compiler and c.op.startswith(_PRODUCTS)}
+    calls = [c for c in report.calls if c.op in _BOUNDS and c.onnx_node and c.region in multiplying]
+    calls = [c for c in calls if c.compiler not in keeping]
     if calls:
         yield (
             f"NaN: {count(len(calls), 'call')} ({', '.join(sorted({c.label for c in calls}))}) may turn a NaN into a "
-            "number, as TVM's operators do, where ONNX Runtime passes it on; docs/numerics.md has an option."
+            "number behind a product, where ONNX Runtime passes it on; docs/numerics.md has an option."
         )
 
 

@@ -22,7 +22,6 @@ from ..core.errors import (
     InputError,
     MissingFileError,
     check_number,
-    did_you_mean,
     out_of_resources,
 )
 from ..core.tensor_info import TensorInfo, random_arrays, with_named_sizes
@@ -267,9 +266,7 @@ class BaseRunner:
         names = self.input_names
         unknown = [k for k in kwargs if k not in names]
         if unknown:
-            got = ", ".join(map(repr, unknown))
-            meant = did_you_mean(unknown[0], names)
-            raise InputError(f"unknown input {got}; the model's inputs are {_listed(names)}{meant}")
+            raise InputError(f"unknown input {', '.join(map(repr, unknown))}; the model's inputs are {_listed(names)}")
         values = dict(zip(names, args, strict=False))
         twice = [k for k in kwargs if k in values]
         if twice:

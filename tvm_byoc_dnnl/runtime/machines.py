@@ -232,4 +232,4 @@ def as_array(result: Any) -> Any:
     try:
         return np.from_dlpack(result).copy()
     except _NOT_OF_NUMPY:
-        return as_view(result).copy()
+        return result.numpy()

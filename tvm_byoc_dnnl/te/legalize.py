@@ -18,7 +18,6 @@ Kernels whose body is statements, where no expression of each element says what 
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,7 +28,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import UnsupportedError
-from ..core.tvm_fast import is_a, items
+from ..core.tvm_fast import items
 from ..ir.relax_utils import shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of
 
@@ -269,23 +268,6 @@ def least_sizes(attrs: Any) -> list[int]:
     return [needed(max(pair)) if max(pair) > 0 else 0 for pair in zip(widths[::2], widths[1::2], strict=True)]
 
 
-def is_nothing(value: Any) -> bool:
-    """Whether a tensor surely has no elements."""
-    dims = shape_dims(value.ty) if is_a(value.ty, relax.TensorType) else None
-    return any(isinstance(d, int) and d == 0 for d in dims or ())
-
-
-def _mean(op: str) -> Legalization:
-    of_some = _computed_in(op, {"float16": "float32", "float32": "float64"})
-
-    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
-        if is_nothing(call.args[0]):  # TVM divides by the sizes
-            return bb.call_te(topi.full, dims_of(call), dtype_of(call.ty), math.nan, primfunc_name_hint="of_nothing")
-        return of_some(bb, call)
-
-    return legalize
-
-
 def _normalized(op: str) -> Legalization:
     default = default_of(op)
 
@@ -370,11 +352,57 @@ def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
     return default(bb, call)
 
 
+def _relu(attrs: Any, data: te.Tensor) -> te.Tensor:
+    """TOPI's bounds take a NaN for a number; these, as those of ONNX, keep it."""
+    if "float" not in dtype_of(data):
+        return topi.nn.relu(data)
+    zero = tirx.const(0, dtype_of(data))
+    return te.compute(data.shape, lambda *at: tirx.Select(data[at] < zero, zero, data[at]), tag=topi.tag.ELEMWISE)
+
+
+def _clip(attrs: Any, data: te.Tensor, least: Any, most: Any) -> te.Tensor:
+    if "float" not in dtype_of(data):
+        return topi.clip(data, least, most)
+    low, high = (tirx.Cast(dtype_of(data), bound) for bound in (least, most))
+
+    def one(*at: Any) -> Any:
+        lowered = tirx.Select(data[at] > high, high, data[at])
+        return tirx.Select(lowered < low, low, lowered)
+
+    return te.compute(data.shape, one, tag=topi.tag.ELEMWISE)
+
+
+def _of_two(binary: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any]) -> Callable[..., te.Tensor]:
+    def compute(attrs: Any, first: te.Tensor, second: te.Tensor) -> te.Tensor:
+        usual = binary(first, second)
+        if "float" not in dtype_of(usual):
+            return usual
+
+        def one(*at: Any) -> Any:
+            x, y = (operand[_broadcast_index(operand, at)] for operand in (first, second))
+            return tirx.Select(tirx.isnan(x), x, scalar(x, y))
+
+        return te.compute(usual.shape, one, tag=topi.tag.BROADCAST)
+
+    return compute
+
+
+def _broadcast_index(operand: te.Tensor, at: Sequence[Any]) -> tuple[Any, ...]:
+    own = at[len(at) - len(operand.shape) :]
+    return tuple(
+        0 if isinstance(size, tirx.IntImm) and size == 1 else i for size, i in zip(operand.shape, own, strict=True)
+    )
+
+
 _COMPUTES: dict[str, Callable[..., Any]] = {
     "argsort": _argsort,
+    "clip": _clip,
     "cumprod": _scan(operator.mul, 1),
     "cumsum": _scan(operator.add, 0),
+    "maximum": _of_two(topi.maximum, tirx.max),
+    "minimum": _of_two(topi.minimum, tirx.min),
     "nn.pixel_shuffle": _pixel_shuffle,
+    "nn.relu": _relu,
     "sort": _sort,
 }
 
@@ -384,7 +412,7 @@ MENDED: dict[str, Legalization] = {
     **{f"relax.{name}": _by_compute(name.rpartition(".")[2], compute) for name, compute in _COMPUTES.items()},
     **{f"relax.{name}": _by_library(name) for name in ("atanh", "tanh")},
     **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32"}) for name in _SUMS},
-    **{f"relax.{name}": _mean(f"relax.{name}") for name in _MEANS},
+    **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32", "float32": "float64"}) for name in _MEANS},
     # TVM's result of 16 bits is of float32.
     "relax.nn.batch_norm": _computed_in(
         "relax.nn.batch_norm", {"bfloat16": "float32", "float16": "float32", "float32": "float64"}

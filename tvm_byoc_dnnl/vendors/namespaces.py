@@ -301,5 +301,4 @@ def checked_values(compiler: str, declared: Mapping[str, Any], given: Mapping[st
 
 def _unknown(compiler: str, option: str, declared: Mapping[str, Any]) -> str:
     known = ", ".join(f"{n}={v!r}" for n, v in declared.items()) or "none"
-    meant = did_you_mean(option, declared)
-    return f"{compiler!r} has no option {option!r}; its options and their defaults: {known}{meant}"
+    return f"{compiler!r} has no option {option!r}; its options and their defaults: {known}"

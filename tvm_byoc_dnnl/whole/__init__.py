@@ -3,6 +3,7 @@
 from . import recurrent  # noqa: F401 - declares LSTM, GRU and RNN
 from .table import (
     DECLARED_LATER,
+    RELU_OF_NUMBERS,
     ROUNDED,
     Expand,
     Operator,
@@ -13,6 +14,7 @@ from .table import (
     inputs_of,
     is_whole,
     operator,
+    relu_of_numbers,
     rounded,
     wanted_of,
     whole_ops,
@@ -20,6 +22,7 @@ from .table import (
 
 __all__ = [
     "DECLARED_LATER",
+    "RELU_OF_NUMBERS",
     "ROUNDED",
     "Expand",
     "Operator",
@@ -30,6 +33,7 @@ __all__ = [
     "inputs_of",
     "is_whole",
     "operator",
+    "relu_of_numbers",
     "rounded",
     "wanted_of",
     "whole_ops",

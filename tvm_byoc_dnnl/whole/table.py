@@ -15,6 +15,8 @@ sources of products that are rounded to 8 bits, each block of a row by a scale o
 
 A compiler that takes it together with the product behind it multiplies the whole numbers. So does ONNX Runtime for
 ``MatMulNBits`` with ``accuracy_level`` 4. A block with a number that is not finite has no finite number in its result.
+
+And ``nn.relu`` that answers a NaN with 0: the shares of a row of a softmax that a mask hides.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from ..ir.relax_utils import (
     shape_dims,
     static_shape,
 )
-from ..ir.tvm_compat import is_constant, var_name, with_args
+from ..ir.tvm_compat import dtype_of, is_constant, var_name, with_args
 from ..ir.walker import Replace, rewrite_calls_in
 
 PRESENT, WANTED = "present", "wanted"
@@ -352,3 +354,20 @@ _OPERATOR = Operator("tvm_byoc_dnnl", "RoundedBlocks", _built, lambda call: [cal
 declare(_OPERATOR)
 #: the Relax operator
 ROUNDED = _OPERATOR.relax_name
+
+
+def relu_of_numbers(x: Any) -> relax.Call:
+    """The larger of ``x`` and 0, and 0 for a NaN."""
+    return _RELU.call([x], {}, [True], "")
+
+
+def _relu(bb: relax.BlockBuilder, call: Any, _node: str) -> Any:
+    x = call.args[0]
+    zero = make_constant(np.zeros((), dtype_of(x.ty)))
+    return bb.emit(R.where(bb.emit(R.greater(x, zero)), x, zero))
+
+
+_RELU = Operator("tvm_byoc_dnnl", "ReluOfNumbers", _relu, lambda call: [call.args[0].ty])
+declare(_RELU)
+#: the Relax operator
+RELU_OF_NUMBERS = _RELU.relax_name

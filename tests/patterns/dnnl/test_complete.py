@@ -33,6 +33,7 @@ _NORMS = [f"relax.nn.{kind}_norm" for kind in ("batch", "layer", "group", "insta
 _RESIZES = ["relax.image.resize2d", "relax.image.resize3d"]
 #: attributes of which one value is taken, or tested, and why; "*" stands for every operator
 ONE_VALUE: dict[tuple[str, str], str] = {
+    ("onnx.tvm_byoc_dnnl.ReluOfNumbers", "__dict__"): "it has one operand and one result",
     ("*", "out_dtype"): "a result of another dtype is refused, or has a row of its own",
     ("*", "out_layout"): "TVM itself has no kernels that change the layout",
     **{(op, "dilation"): "oneDNN has reference code for dilated windows" for op in _POOLS},

@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from tests.harness import accept, const, data, refuse, table_tests
+from tvm_byoc_dnnl.whole import relu_of_numbers
 
 op, nn = relax.op, relax.op.nn
 ERF = np.vectorize(math.erf, otypes=["float64"])
@@ -30,6 +31,7 @@ UNARY = {
     nn.gelu: (lambda x: 0.5 * x * (1 + ERF(x / 2**0.5)), -5, 5),
     nn.gelu_tanh: (lambda x: 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))), -5, 5),
     nn.relu: (lambda x: np.maximum(x, 0), -2, 2),
+    relu_of_numbers: (lambda x: np.maximum(x, 0), -2, 2),
     nn.silu: (lambda x: x / (1 + np.exp(-x)), -9, 9),
     nn.selu: (lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)), -5, 5),
     nn.softplus: (lambda x: np.logaddexp(x, 0), -30, 30),
@@ -47,7 +49,7 @@ ACCEPT = [
             f"{f.__name__}-{'x'.join(map(str, shape)) or 'scalar'}", f, data(*shape, low=low, high=high), reference=ref
         )
         for i, (f, (ref, low, high)) in enumerate(UNARY.items())
-        for shape in (SHAPES if f in (nn.relu, op.exp) else [SHAPES[i % len(SHAPES)], SHAPES[3]])
+        for shape in (SHAPES if f in (nn.relu, relu_of_numbers, op.exp) else [SHAPES[i % len(SHAPES)], SHAPES[3]])
     ),
     *(
         accept(f"{f.__name__}-bf16", f, data(3, 33, low=low, high=high, dtype="bfloat16"), reference=ref)
@@ -168,12 +170,14 @@ _SPECIAL = np.array([NAN, 1, INF, -INF, INF, 0, NAN, -0.0, 3], "float32").repeat
 _SPECIAL_TOO = np.array([1, NAN, INF, -INF, -INF, 0, NAN, 0, 2], "float32").repeat(3).reshape(9, 3)
 ACCEPT += [
     accept(f"{f.__name__}-special", f, data(values=_SPECIAL), data(values=_SPECIAL_TOO), reference=ref)
-    for f, ref in {**COMPARISONS, op.add: np.add, op.subtract: np.subtract, op.multiply: np.multiply}.items()
-]
-# Without a reference TVM says what is right: the second operand when one of them is NaN.
-ACCEPT += [
-    accept(f"{f.__name__}-special", f, data(values=_SPECIAL), data(values=_SPECIAL_TOO))
-    for f in (op.maximum, op.minimum)
+    for f, ref in {
+        **COMPARISONS,
+        op.add: np.add,
+        op.subtract: np.subtract,
+        op.multiply: np.multiply,
+        op.maximum: np.maximum,
+        op.minimum: np.minimum,
+    }.items()
 ]
 _STEPS = np.array([NAN, INF, -INF, 0, -0.0, 0.5, -0.5, 1.5, -1.5, 2**24 + 2, -(2**23) - 1, 3e38, 1e-42], "float32")
 ACCEPT += [
@@ -181,7 +185,8 @@ ACCEPT += [
     for f, ref in ((op.floor, np.floor), (op.ceil, np.ceil))
 ]
 ACCEPT += [
-    accept("relu-special", nn.relu, data(values=_SPECIAL)),
+    accept("relu-special", nn.relu, data(values=_SPECIAL), reference=UNARY[nn.relu][0]),
+    accept("relu-of-numbers-special", relu_of_numbers, data(values=_SPECIAL), reference=lambda x: np.fmax(x, 0)),
     accept("tanh-special", op.tanh, data(values=_SPECIAL), reference=np.tanh),
     accept("sigmoid-special", op.sigmoid, data(values=_SPECIAL), reference=UNARY[op.sigmoid][0]),
     accept("sqrt-special", op.sqrt, data(values=np.abs(_SPECIAL)), reference=np.sqrt),

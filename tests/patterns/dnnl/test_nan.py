@@ -1,7 +1,7 @@
-"""The result for a NaN, of an operator alone and as a post-op: oneDNN does what the table of docs/numerics.md says.
+"""The result for a NaN: NaN of an operator alone, and as a post-op of oneDNN what docs/numerics.md says.
 
-ONNX Runtime returns NaN in each of these. oneDNN does so too, but for the first rows; there is no algorithm
-that would do it at the same cost (a relu with a slope does, but a slope of 0 does not).
+ONNX Runtime returns NaN in each of these. A post-op of oneDNN does so too, but for the first rows; there is no
+algorithm that would do it at the same cost (a relu with a slope does, but a slope of 0 does not).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.native
 op, nn = relax.op, relax.op.nn
 _NAN = np.nan
 
-#: name, function, its value at NaN, at -1, 0.25, and infinity
+#: name, function, the value of the post-op at NaN, the values at -1, 0.25, and infinity
 TABLE = [
     ("relu", nn.relu, 0.0, (0, 0.25, np.inf)),
     ("clip", lambda x: op.clip(x, 0.125, 6), 0.125, (0.125, 0.25, 6)),
@@ -40,7 +40,7 @@ TABLE = [
 def test_alone(name, function, at_nan, others):
     values = np.array([_NAN, -1, 0.25, np.inf], "float32")
     case = Case(function, (data(values=values),)).offloads()
-    assert_right(case.run()[0], np.array([at_nan, *others], "float32"), 1e-5, elementwise=True)
+    assert_right(case.run()[0], np.array([_NAN, *others], "float32"), 1e-5, elementwise=True)
 
 
 @pytest.mark.parametrize(("name", "function", "at_nan", "others"), TABLE, ids=[row[0] for row in TABLE])

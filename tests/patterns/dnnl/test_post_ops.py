@@ -113,7 +113,7 @@ def test_a_value_that_is_read_twice_stays():
     n = Net()
     y = n.conv()
     relu = n.g.eltwise(y, "relu")
-    assert n.fused(n.binary("mul", y, relu)) == [("convolution", 2, []), ("eltwise", 1, []), ("binary", 2, [])]
+    assert n.fused(n.binary("mul", y, relu)) == [("convolution", 2, []), ("eltwise", 2, ["mul"])]
 
 
 def test_a_value_that_leaves_the_region_stays():

@@ -237,18 +237,6 @@ class Emit:
                         d[axis] = chosen
         return [self.agree(x, dims) for x, dims in zip(given, _settled([d or () for d in known], new), strict=True)]
 
-    def matmul(self, a: Value, b: Value) -> Value:
-        """The product of matrices, whose sizes are made to agree."""
-        if a.dims is not None and b.dims is not None and a.dims and b.dims:
-            at = len(b.sizes) - 2 if len(b.sizes) > 1 else 0
-            if not equal(a.sizes[-1], b.sizes[at]):
-                inner = common([b.sizes[at], a.sizes[-1]])
-                a = self.agree(a, [*a.sizes[:-1], inner])
-                b = self.agree(b, [*b.sizes[:at], inner, *b.sizes[at + 1 :]])
-            if len(a.sizes) > 2 and len(b.sizes) > 2:
-                a, b = self.equalised([a, b], lambda axis: axis < -2)
-        return self.call(relax.op.matmul, a, b)
-
     def cast(self, x: Operand, dtype: str) -> Value:
         """A value of another dtype, between dtypes that TVM converts as ONNX does."""
         if isinstance(x, Value) and x.dtype == dtype:

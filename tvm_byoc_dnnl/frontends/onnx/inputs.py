@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 from tvm import tirx
 
-from ...core.errors import InputError, UnsupportedError, did_you_mean
+from ...core.errors import InputError, UnsupportedError
 from ...core.tensor_info import TensorInfo, shape_options
 from ...ir.relax_utils import straight_line
 from .structure import REDUCED, graphs_of, is_standard, nodes_in
@@ -87,9 +87,7 @@ def fix_values(model: onnx.ModelProto, values: Mapping[str, Sequence[float]]) ->
     for name, value in values.items():
         info = infos.get(name)
         if info is None:
-            have = ", ".join(infos) or "none"
-            meant = did_you_mean(name, infos)
-            raise InputError(f"no input {name!r} to give a value; the model's inputs are {have}{meant}")
+            raise InputError(f"no input {name!r} to give a value; the model's inputs are {', '.join(infos) or 'none'}")
         try:
             array = np.array(value).astype(info.dtype or "float32")
             array = array.reshape(()) if info.shape == () and array.size == 1 else array
@@ -122,8 +120,7 @@ def fixed_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> list[
     renamed: dict[str, set[str]] = {}
     for name, shape in shapes.items():
         if name not in known:
-            meant = did_you_mean(name, known)
-            raise InputError(f"`shapes` names `{name}`, which is no input of the model; its inputs are {have}{meant}")
+            raise InputError(f"`shapes` names `{name}`, which is no input of the model; its inputs are {have}")
         tensor = known[name].type.tensor_type
         given = tensor.shape.dim
         wanted = [_checked_dim(d, name) for d in shape]

@@ -49,8 +49,6 @@ def take_inputs(node: Node) -> None:
         return
     for name, place in places.items():
         given = node.attrs.pop(name, _usual(node.op, node.opset, name) if is_old else None)
-        if node.op == "Squeeze" and given == ():
-            continue  # no axes, as if the attribute was left out
         if given is not None and node.input(place) is None:
             numbers = np.asarray(given)
             of_reals = node.needed(0).dtype if node.op in ("Clip", "Pad") else "float32"

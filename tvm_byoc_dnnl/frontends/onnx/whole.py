@@ -12,7 +12,7 @@ from ...core.tvm_fast import is_a, items
 from ...ir.relax_utils import constant_numpy
 from ...ir.tvm_compat import is_constant
 from ...whole import Operator, attributes_of, declare, inputs_of, wanted_of
-from .dim import Dim, expr_of, size_of
+from .dim import expr_of, size_of
 from .emit import Emit, common
 from .table import Entry, outputs
 from .value import Node, Type, Value, numbers
@@ -67,7 +67,7 @@ def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:
             isinstance(value, tuple) and all(isinstance(v, _NUMBERS) for v in value)
         ):
             raise node.refused(f"has the attribute `{key}`, which is no number and no string")
-    given = _agreed(e, node) if node.domain == "" and node.op in ("LSTM", "GRU", "RNN") else node.inputs
+    given = _of_one_batch(e, node) if node.domain == "" and node.op in ("LSTM", "GRU", "RNN") else node.inputs
     inputs = [None if v is None else _argument(e, v, i in whole.sizes) for i, v in enumerate(given)]
     try:
         result = e.bb.emit(whole.call(inputs, node.attrs, wanted, node.name))
@@ -80,20 +80,19 @@ def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:
     return [Value(e.bb.emit(relax.TupleGetItem(result, next(found)))) if w else None for w in wanted]
 
 
-def _agreed(e: Emit, node: Node) -> list[Value | None]:
-    """The inputs of a recurrent layer; an open size of the batch, of the data or of a state is that of the others."""
-    source, state = ("bsi", "bdh") if node.attr("layout", 0) else ("sbi", "dbh")
-    axes = {0: source, 1: "dgi", 2: "dgh", 4: "b", 5: state, 6: state}
-    given = [(v, axes.get(i, "") if v is not None else "") for i, v in enumerate(node.inputs)]
-    if any(v is not None and len(letters) not in (0, v.rank) for v, letters in given):
+def _of_one_batch(e: Emit, node: Node) -> list[Value | None]:
+    """The inputs of a recurrent layer; the source, the lengths and the states are of one batch."""
+    axis = 0 if node.attr("layout", 0) else 1
+    axes = {0: axis, 4: 0, 5: axis, 6: axis}
+    there = [(node.needed(i), axis) for i, axis in axes.items() if node.input(i) is not None]
+    if any(len(v.sizes) <= axis for v, axis in there):
         return node.inputs  # what the operator refuses
-    every = [pair for v, letters in given if v is not None for pair in zip(letters, v.dims or (), strict=False)]
-    sizes = {letter: common([size for other, size in every if other == letter]) for letter, _ in every}
+    batch = common([v.sizes[axis] for v, axis in there])
 
-    def agreed(v: Value, letters: str) -> Value:
-        return e.agree(v, [sizes[c] if isinstance(d, Dim) else d for c, d in zip(letters, v.sizes, strict=True)])
+    def agreed(v: Value, axis: int) -> Value:
+        return e.agree(v, [batch if a == axis else d for a, d in enumerate(v.sizes)])
 
-    return [agreed(v, letters) if v is not None and letters else v for v, letters in given]
+    return [v if v is None or i not in axes else agreed(v, axes[i]) for i, v in enumerate(node.inputs)]
 
 
 def _argument(e: Emit, value: Value, is_size: bool) -> Any:

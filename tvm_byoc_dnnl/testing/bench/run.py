@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from ...core.errors import InputError, did_you_mean
+from ...core.errors import InputError
 from ...core.files import written
 from ...core.machine import Neighbours
 from ...frontends.onnx.importer import load_onnx
@@ -47,8 +47,7 @@ def find_model(name: str) -> Model:
         return Model(name, lambda: light_model(name))
     if Path(name).is_file():
         return Model(Path(name).stem, lambda: load_onnx(Path(name)))
-    known = ", ".join(LIGHT_MODELS) + did_you_mean(name, LIGHT_MODELS)
-    raise InputError(f"no model `{name}`; expected an .onnx file or one of: {known}")
+    raise InputError(f"no model `{name}`; expected an .onnx file or one of: {', '.join(LIGHT_MODELS)}")
 
 
 def _stderr() -> Console:
@@ -59,9 +58,7 @@ def choose_engines(names: Sequence[str]) -> dict[str, Engine]:
     """The named rows of the table; says which ones are left out because they are not installed."""
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
-        raise InputError(
-            f"no engine `{unknown[0]}`; there are: {', '.join(ENGINES)}{did_you_mean(unknown[0], ENGINES)}"
-        )
+        raise InputError(f"no engine `{unknown[0]}`; there are: {', '.join(ENGINES)}")
     chosen = {name: ENGINES[name] for name in names}
     for name, engine in chosen.items():
         if not installed(engine):

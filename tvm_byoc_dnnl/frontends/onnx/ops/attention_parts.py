@@ -14,6 +14,7 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed
 from .computed import computed
+from .products import multiplied
 
 R = relax.op
 _INFINITE = float("-inf")
@@ -136,7 +137,7 @@ def attend(
     elif scale is None:
         factor = 1.0 / math.sqrt(max_of(width, 1))  # type: ignore[arg-type]
     key, value = (e.cast(_repeated(e, x, heads), query.dtype) for x in (key, value))
-    scores = e.matmul(query, e.transpose(key, [0, 1, 3, 2])) * factor
+    scores = multiplied(e, query, e.transpose(key, [0, 1, 3, 2])) * factor
     capped = scores
     if softcap:
         capped = e.tanh(scores / softcap) * softcap
@@ -145,10 +146,10 @@ def attend(
     hidden = _hidden(e, bias) if bias is not None and mask is not None and mask.may_hide_all else None
     if hidden is None or bias is None:
         shares = _shares(e, biased, sink)
-        return Attended(e.matmul(shares, value), scores, capped, biased, shares)
+        return Attended(multiplied(e, shares, value), scores, capped, biased, shares)
     # A softmax of nothing but -∞ is NaN, and so may be the numbers of a row that sees something.
     shares = _shares(e, capped + e.where(hidden, 0.0, bias), sink)
-    out, shares = (e.where(hidden, 0.0, x) for x in (e.matmul(shares, value), shares))
+    out, shares = (e.where(hidden, 0.0, x) for x in (multiplied(e, shares, value), shares))
     return Attended(out, scores, capped, biased, shares)
 
 

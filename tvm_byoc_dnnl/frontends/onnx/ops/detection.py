@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -14,7 +13,7 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, whole
 from .attention_parts import arange
-from .computed import asked, computed, int64, within, written
+from .computed import asked, computed, int64, lowest, within, written
 from .ordering import keys
 from .shapes import ints_of
 
@@ -97,24 +96,20 @@ def _roi_align(e: Emit, node: Node, x: Value, boxes: Value, batch: Value) -> Any
     if mode not in ("avg", "max"):
         raise node.wrong(f"has the mode {mode}; expected avg or max")
     boxes = e.agree(boxes, [*batch.sizes, 4])
-    return _pooled_boxes(e, x, boxes, batch, scale, is_half, size, ratio, mode == "max")
+    if mode == "max":
+        return _largest_of_boxes(e, x, boxes, batch, scale, is_half, size, ratio)
+    if is_half:  # Relax scales first and moves no box
+        boxes = boxes - e.const(0.5 / scale, boxes.dtype)
+    number = e.cast(e.reshape(batch, [*batch.sizes, 1]), boxes.dtype)
+    every = e.concat([number, boxes], 1)
+    how = {"pooled_size": size, "spatial_scale": scale, "sample_ratio": ratio, "aligned": is_half, "layout": "NCHW"}
+    return e.roi_align(x, every, mode="avg", **how)
 
 
-def _pooled_boxes(
-    e: Emit,
-    x: Value,
-    boxes: Value,
-    batch: Value,
-    scale: float,
-    is_half: bool,
-    size: tuple[int, int],
-    ratio: int,
-    is_max: bool,
+def _largest_of_boxes(
+    e: Emit, x: Value, boxes: Value, batch: Value, scale: float, is_half: bool, size: tuple[int, int], ratio: int
 ) -> Value:
-    """Of each bin the mean of its samples, or the largest weighted corner of them all, which ONNX means by ``max``.
-
-    Relax has the mean, and gives what lies in the memory for a bin without samples.
-    """
+    """Of each bin the largest weighted corner of all of its samples, which is what ONNX means by ``max``."""
     dtype = x.dtype
     boxes, batch = _checked(e, x, e.cast(boxes, dtype), batch, scale, size)
 
@@ -124,18 +119,16 @@ def _pooled_boxes(
 
         def element(i: Any, c: Any, ph: Any, pw: Any) -> Any:
             offset, picture = 0.5 if is_half else 0.0, within(numbers(i), data.shape[0])
-            places, grids, nothing, count = [], [], [], number(1.0)
+            places, grids = [], []
             for axis, place in ((1, ph), (0, pw)):
                 first, last = (rois(i, a) * number(scale) - number(offset) for a in (axis, axis + 2))
                 length = last - first if is_half else tirx.max(last - first, number(1.0))
                 step = length / number(size[1 - axis])
-                grid = tirx.const(ratio, "int64") if ratio > 0 else tirx.max(tirx.ceil(step), 1.0).astype("int64")
+                grid = tirx.const(ratio, "int64") if ratio > 0 else tirx.ceil(step).astype("int64")
                 along = te.reduce_axis((int64(0), grid), "xy"[1 - axis])
                 places.append(first + number(place) * step + (number(along) + number(0.5)) * step / number(grid))
                 grids.append(along)
-                count *= number(grid)
-                nothing += [] if ratio > 0 else [step <= 0.0]  # a bin without a sample
-            outside = tirx.any(*(tirx.any(p < -1.0, p > number(n)) for p, n in zip(places, data.shape[2:])), *nothing)
+            outside = tirx.any(*(tirx.any(p < -1.0, p > number(n)) for p, n in zip(places, data.shape[2:])))
             ways = []
             for p, n in zip(places, data.shape[2:], strict=True):
                 p = tirx.max(p, number(0.0))
@@ -144,12 +137,16 @@ def _pooled_boxes(
                 share = tirx.Select(low >= n - 1, number(0.0), p - number(low))
                 ways.append(((low, number(1.0) - share), (high, share)))
             corners = [wy * wx * data(picture, c, y, px) for y, wy in ways[0] for px, wx in ways[1]]
-            value = functools.reduce(tirx.max, corners) if is_max else sum(corners[1:], corners[0]) / count
-            return (te.max if is_max else te.sum)(tirx.if_then_else(outside, number(0.0), value), axis=grids)
+            value = tirx.max(tirx.max(corners[0], corners[1]), tirx.max(corners[2], corners[3]))
+            return te.max(tirx.if_then_else(outside, number(0.0), value), axis=grids)
 
-        return te.compute((rois.shape[0], data.shape[1], *size), element, name="roi_align")
+        largest = te.compute((rois.shape[0], data.shape[1], *size), element, name="largest_of_boxes")
+        least = tirx.const(lowest(dtype), dtype)  # of a bin without a sample
+        return te.compute(
+            largest.shape, lambda *at: tirx.Select(largest(*at) == least, number(0.0), largest(*at)), name="roi_align"
+        )
 
-    return computed(e, "roi_align", compute, x, boxes, batch)
+    return computed(e, "roi_align_max", compute, x, boxes, batch)
 
 
 def _checked(e: Emit, x: Value, boxes: Value, batch: Value, scale: float, size: tuple[int, int]) -> list[Value]:

@@ -265,8 +265,6 @@ def _scatter_elements(e: Emit, node: Node, data: Value, indices: Value, updates:
         raise node.wrong(f"has indices of {len(sizes)} axes for data of {rank}")
     axis = node.attr("axis", 0) % max(1, rank)
     updates = e.agree(updates, sizes, hidden=True)
-    if 0 in sizes:
-        return data
     indices = from_start(e, indices, [dims[axis]])
     if all(equal(a, b) for i, (a, b) in enumerate(zip(dims, sizes, strict=True)) if i != axis):
         return e.scatter_elements(data, indices, updates, axis=axis, reduction=reduction)
@@ -283,8 +281,6 @@ def _scatter_nd(e: Emit, node: Node, data: Value, indices: Value, updates: Value
     if not isinstance(count, int):
         raise node.refused("has indices of unknown length")
     updates = e.agree(updates, [*sizes[:-1], *dims[count:]], hidden=True)
-    if 0 in sizes:
-        return data
     places = from_start(e, indices, dims[:count])
     return e.scatter_nd(data, places, updates, reduction=reduction)
 

@@ -7,12 +7,24 @@ from typing import Any
 
 from tvm import relax
 
-from ..dim import Size, expr_of, product
+from ..dim import Size, equal, expr_of, product
 from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
 
-operator("MatMul")(lambda e, a, b: e.matmul(a, b))
+
+@operator("MatMul")
+def multiplied(e: Emit, a: Value, b: Value) -> Value:
+    """The product of matrices, whose sizes are made to agree."""
+    if a.dims is not None and b.dims is not None and a.dims and b.dims:
+        at = len(b.sizes) - 2 if len(b.sizes) > 1 else 0
+        if not equal(a.sizes[-1], b.sizes[at]):
+            inner = common([b.sizes[at], a.sizes[-1]])
+            a = e.agree(a, [*a.sizes[:-1], inner])
+            b = e.agree(b, [*b.sizes[:at], inner, *b.sizes[at + 1 :]])
+        if len(a.sizes) > 2 and len(b.sizes) > 2:
+            a, b = e.equalised([a, b], lambda axis: axis < -2)
+    return e.matmul(a, b)
 
 
 @operator("Gemm")
@@ -22,7 +34,7 @@ def _gemm(
     node.unused("broadcast")  # until opset 7, when it became the rule
     a = a if alpha == 1.0 else a * alpha
     sides = ((a, node.attr("transA", 0)), (b, node.attr("transB", 0)))
-    made = e.matmul(*(e.transpose(x, [1, 0]) if is_turned else x for x, is_turned in sides))
+    made = multiplied(e, *(e.transpose(x, [1, 0]) if is_turned else x for x, is_turned in sides))
     return made if c is None or beta == 0.0 else made + (c if beta == 1.0 else c * beta)
 
 

@@ -21,6 +21,7 @@ from ..value import Node, Value
 from .attention import attention_of_product
 from .convolutions import convolution
 from .pools import averaged
+from .products import multiplied
 from .quantised import along, dequantised, quantised, real
 from .runtime_others import channels_first, channels_last, plus
 
@@ -71,7 +72,7 @@ def _matmul(e: Emit, node: Node, x: Value) -> Any:
     if wrong := [s for s in given[:2] if (s.rank or 0) > 1 and s.shape != (1,) * (s.rank or 0)]:
         raise node.refused(f"has scales of {wrong[0]}; expected one, or one per row or column")
     scales = [e.cast(s, "float32") if s.dtype in _NARROW else s for s in given]
-    result = e.matmul(real(e, x, scales[0], node.input(2), -2), real(e, w, scales[1], node.input(5), -1))
+    result = multiplied(e, real(e, x, scales[0], node.input(2), -2), real(e, w, scales[1], node.input(5), -1))
     zero = node.input(7)
     return quantised(e, result, scales[2], zero, x.dtype if zero is None else zero.dtype)
 
@@ -82,7 +83,7 @@ def _gemm(e: Emit, node: Node, x: Value, *, alpha: float = 1.0, transA: int = 0,
     a, b = _real(e, node, 0), _real(e, node, 3, axis=0 if transB else 1)
     if alpha != 1.0:
         a = a * alpha
-    made = e.matmul(e.transpose(a, [1, 0]) if transA else a, e.transpose(b, [1, 0]) if transB else b)
+    made = multiplied(e, e.transpose(a, [1, 0]) if transA else a, e.transpose(b, [1, 0]) if transB else b)
     if bias is not None:
         shift = _bias(e, bias, node.needed(1), node.needed(4))
         made = made + (shift * alpha if alpha != 1.0 else shift)
@@ -141,7 +142,7 @@ def _conv_integer(e: Emit, node: Node) -> Any:
 @operator("MatMulInteger", since=10)
 def _matmul_integer(e: Emit, node: Node) -> Any:
     rank = node.needed(1).rank or 1
-    return _integer(e, node, (max(rank - 2, 0),), (-2, -1), e.matmul)
+    return _integer(e, node, (max(rank - 2, 0),), (-2, -1), lambda x, w: multiplied(e, x, w))
 
 
 def _largest_sum(node: Node, axes: tuple[int, ...], axis: int) -> float:

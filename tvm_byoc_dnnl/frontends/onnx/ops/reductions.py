@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from tvm import relax
 
 from ..dim import product
 from ..emit import Emit
@@ -99,20 +100,16 @@ def _is_subtracted(e: Emit, x: Value) -> bool:
 _Reduce = Callable[[Emit, Value, "list[int] | None", bool], Value]
 #: operator → the reduction, the result of no elements, and what it does to each element where it reduces nothing
 _REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any], Any]] = {
-    "ReduceL1": (lambda e, x, axes, keep: _sum(e, abs(x), axes, keep), lambda _: 0, lambda _e, x, *_: abs(x)),
-    "ReduceL2": (_by_float(lambda e, x, *how: e.sqrt(_sum(e, x * x, *how))), lambda _: 0, lambda _e, x, *_: abs(x)),
-    "ReduceLogSum": (
-        _by_float(lambda e, x, *how: e.log(_sum(e, x, *how))),
-        lambda _: -math.inf,
-        _by_float(lambda e, x, *_: e.log(x)),
-    ),
+    "ReduceL1": (lambda e, x, axes, keep: _sum(e, abs(x), axes, keep), lambda _: 0, relax.op.abs),
+    "ReduceL2": (_by_float(lambda e, x, *how: e.sqrt(_sum(e, x * x, *how))), lambda _: 0, relax.op.abs),
+    "ReduceLogSum": (_by_float(lambda e, x, *how: e.log(_sum(e, x, *how))), lambda _: -math.inf, relax.op.log),
     "ReduceLogSumExp": (_by_float(_log_sum_exp), lambda _: -math.inf, None),
     "ReduceMax": (_extreme(True), lambda t: _least(t, False), None),
     "ReduceMean": (_mean, lambda _: math.nan, None),
     "ReduceMin": (_extreme(False), lambda t: _least(t, True), None),
     "ReduceProd": (lambda e, x, axes, keep: e.prod(x, axis=axes, keepdims=keep), lambda _: 1, None),
     "ReduceSum": (_sum, lambda _: 0, None),
-    "ReduceSumSquare": (lambda e, x, axes, keep: _sum(e, x * x, axes, keep), lambda _: 0, lambda _e, x, *_: x * x),
+    "ReduceSumSquare": (lambda e, x, axes, keep: _sum(e, x * x, axes, keep), lambda _: 0, relax.op.square),
 }
 
 
@@ -138,7 +135,7 @@ def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
     reduction, of_nothing, of_one = _REDUCTIONS[node.op]
     keep = bool(keepdims)
     if _has_no_axes(node):
-        return x if of_one is None else of_one(e, x, None, True)
+        return x if of_one is None else e.call(of_one, x)
     axes = _axes(node)
     if x.dims is not None:
         sizes = [1 if axes is None or a in axes else d for a, d in enumerate(x.sizes)]

@@ -99,6 +99,9 @@ def _of_one_scale(
 
 
 def _known(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], way: Way) -> Value:
+    if any(a.out == 0 for a in axes):
+        outs = {a.axis: a.out for a in axes}
+        return e.value(relax.op.zeros(e.shape([outs.get(axis, n) for axis, n in enumerate(dims)]), data.dtype))
     if any(a.size == 0 for a in axes) and 0 not in [n for i, n in enumerate(dims) if i not in {a.axis for a in axes}]:
         raise e.refused(f"resizes an axis without elements, of {data}; expected sizes of 1 or more")
     fits = way.fits_tvm(dims, axes) and (way.mode == "nearest" or "float" in data.dtype)

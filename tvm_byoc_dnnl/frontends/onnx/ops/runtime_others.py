@@ -105,11 +105,11 @@ def _without_repeats(e: Emit, ids: Value, scores: Value, *, ngram_size: int) -> 
     count = max_of(length - (ngram_size - 1), 0)
     if count == 0:
         return scores
-    is_same, starts = e.const(True, "bool"), arange(e, count)
-    words = e.take(ids, starts, axis=1)
+    is_same = e.const(True, "bool")
     for i in range(ngram_size - 1):
-        is_same = is_same & e.equal(words, e.take(ids, listed(count + i), axis=1, mode="clip"))
-        words = e.take(ids, starts + (i + 1), axis=1)
+        last = e.take(ids, listed(max_of(length - (ngram_size - 1), 0) + i), axis=1, mode="clip")
+        is_same = is_same & e.equal(e.cut(ids, 1, i, count + i), last)
+    words = e.cut(ids, 1, ngram_size - 1, count + ngram_size - 1)
     lowered = e.where(e.expand(is_same, words.sizes), e.const(-np.inf, scores.dtype), np.inf)
     return e.scatter_elements(scores, words, lowered, axis=1, reduction="min")
 
