@@ -158,6 +158,8 @@ inline double Apply(const byoc_post_op& op, double x, double operand) {
       return x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x))) / 2;
     case BYOC_ROUND:
       return std::nearbyint(x);
+    case BYOC_LOG:
+      return std::log(x);
     case BYOC_ADD:
       return x + operand;
     case BYOC_SUB:
