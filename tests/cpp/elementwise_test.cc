@@ -122,10 +122,11 @@ TEST(a_nan_passes_each_bound) {
       std::fill(x.data(), x.data() + count, nan);
       std::fill(other.data(), other.data() + count, 2.f);
       for (byoc_post_op_kind kind : {BYOC_RELU, BYOC_CLIP, BYOC_HARDSIGMOID, BYOC_MAX, BYOC_MIN}) {
-        byoc_post_op op = Operation(kind, kind == BYOC_RELU ? 0.f : 1.f, 6, BYOC_PER_ELEMENT);
+        byoc_post_op op = Operation(kind, kind == BYOC_RELU ? 0.f : 1.f, 6);
         std::vector<void*> data = {x.data()};
         if (kind >= BYOC_ADD) {
           op.operand = 1;
+          op.form = BYOC_PER_ELEMENT;
           op.strides = {0, byoc_lanes(isa), 0, 0, byoc_lanes(isa)};
           data.push_back(other.data());
         }
