@@ -17,6 +17,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, assert_right, const, data, number
+from tests.isa import has_kernels
 from tvm_byoc_dnnl.patterns.dnnl.library import isa
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 from tvm_byoc_dnnl.vendors.portable import lower_region
@@ -123,17 +124,12 @@ def expected(name: str, x: np.ndarray, got: np.ndarray, deviations: dict[str, di
     return want
 
 
-def has_vectors() -> bool:
-    """Whether kernels of this package run here, whose bounds keep a NaN."""
-    return "avx2" in isa() or "avx512" in isa()
-
-
 @pytest.mark.parametrize("name", UNARY)
 def test_alone(name: str) -> None:
     x = np.tile(SPECIAL, (3, 1))
     case = Case(UNARY[name][0], (data(values=x),)).offloads()
     got = case.run()[0]
-    compare(got, expected(name, x, got, {} if has_vectors() else FUSED))
+    compare(got, expected(name, x, got, {} if has_kernels() else FUSED))
 
 
 @pytest.mark.parametrize("name", [n for n in UNARY if n != "prelu"])
