@@ -14,7 +14,7 @@ from tvm.relax import op as R
 
 from ...frontends.onnx import walk  # noqa: F401 - declares the operators that are kept whole
 from ...ir.tvm_compat import dtype_of
-from ...whole import operator
+from ...whole import RELU_OF_NUMBERS, operator, relu_of_numbers
 from ...whole.table import DOMAIN, NAME
 from ..op_calls import BINARY, NEEDS_BUILDER, OPS, REFERENCE, const, floats, positive
 from .case import Case, lifted, resized
@@ -186,6 +186,7 @@ def _batch_norm(axis: int) -> Call:
 
 _X = floats(2, 3, 5)
 _ROWS: dict[str, list[Call]] = {
+    RELU_OF_NUMBERS: [("some numbers", relu_of_numbers, (floats(3, 5),))],
     "ewise_fma": [("equal shapes", R.ewise_fma, (floats(3, 5), floats(3, 5), floats(3, 5)))],
     "astype": [(f"to {t}", lambda x, t=t: R.astype(x, t), (positive(3, 5),)) for t in ("float16", "int64", "bool")],
     "clip": [
