@@ -22,8 +22,7 @@ constexpr int kMany = 1 << 20;
 
 constexpr const char* kEltwiseAlgs =
     "relu relu_of_numbers tanh elu square abs sqrt linear soft_relu hardsigmoid mish logistic exp "
-    "gelu_tanh "
-    "gelu_erf swish log clip pow round hardswish";
+    "gelu_tanh gelu_erf swish log clip pow round hardswish";
 /// Of recurrent layers, in the order of byoc_activation (kernels/byoc_recurrent_plan.h).
 constexpr const char* kActivations =
     "sigmoid tanh relu affine leaky_relu thresholded_relu scaled_tanh hard_sigmoid elu softsign "

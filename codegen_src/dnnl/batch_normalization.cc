@@ -52,8 +52,8 @@ bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   if (!isa || !SuitsKernel(n) || post_ops.size() > 1) return false;
   byoc_batch_norm_params p{};
   for (const PostOpDesc& post_op : post_ops) {
-    if (post_op.alg != dnnl::algorithm::eltwise_relu || post_op.alpha != 0) return false;
-    if (post_op.of_numbers) return false;
+    const bool is_relu = post_op.alg == dnnl::algorithm::eltwise_relu && post_op.alpha == 0;
+    if (!is_relu || post_op.of_numbers) return false;
     p.has_relu = 1;
   }
   Lowering& l = n.lowering;

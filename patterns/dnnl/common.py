@@ -47,7 +47,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "int8": ("exact", "saturating"),
     # the dtype in which regions compute
     "precision": ("float32", "bfloat16", "auto"),
-    # whether NaN may be lost, for fewer primitives; and whether bounds pass one on, which Relax's operators do not
+    # whether NaN may be lost, for fewer primitives; and whether bounds behind products pass one on
     "finite_math": (False, True),
     "keep_nan": (False, True),
 }

@@ -285,10 +285,10 @@ def _name_of_callee(expr: Any) -> str:
     return op.name if is_a(op, ir.Op) else str(op.global_symbol) if is_a(op, relax.ExternFunc) else ""
 
 
-def _guarded(_bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
+def _guarded(bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
     if _name_of_callee(call) not in _SHAPES:
         return None
-    return relax.Call(call.op, [_checked_sizes(_bb, call.args[0])], call.attrs, call.ty_args)
+    return relax.Call(call.op, [_checked_sizes(bb, call.args[0])], call.attrs, call.ty_args)
 
 
 @tvm.transform.module_pass(opt_level=0, name="CheckSizes")

@@ -5,6 +5,7 @@
   squares, which leaves nothing of it where the mean is large; here in float64, where equal numbers have exactly their
   value as mean.
 * TVM's tanh and atanh are 0 near 0; here the C library's.
+* TVM's relu, clip, maximum and minimum take a NaN for a number; here, as in ONNX, it stays.
 * TVM's padding by elements of the tensor itself reads memory of others where there are too few of them. Its running
   sums and products write there where there are none.
 * TVM has transposed convolutions and resizing in some layouts only; the others are permuted to one of these.
@@ -353,7 +354,6 @@ def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _relu(attrs: Any, data: te.Tensor) -> te.Tensor:
-    """TOPI's bounds take a NaN for a number; these, as those of ONNX, keep it."""
     if "float" not in dtype_of(data):
         return topi.nn.relu(data)
     zero = tirx.const(0, dtype_of(data))

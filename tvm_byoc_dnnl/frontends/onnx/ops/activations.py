@@ -43,7 +43,7 @@ def _gelu(e: Emit, node: Node, x: Value, *, approximate: str = "none") -> Any:
 def _elu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
     wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
     rising = e.relu(wide)
-    if x.dtype == "float64":  # which nothing fuses; and TVM's relu of a NaN is 0
+    if x.dtype == "float64":  # which nothing fuses
         return e.where(x > 0, x, alpha * (e.exp(x) - 1))
     return e.cast(-alpha * e.relu(1 - e.exp(wide)) + rising, x.dtype)
 
