@@ -69,7 +69,7 @@ from .vendors.namespaces import (
     supported_ops as supported_ops,
     unregister_compiler as unregister_compiler,
 )
-from .vendors.pattern_example import pattern_example as pattern_example
+from .vendors.quantization import pattern_example as pattern_example
 from .vendors.quantised_groups import (
     QuantizedGroup as QuantizedGroup,
     QuantizedTensor as QuantizedTensor,

@@ -22,8 +22,8 @@ from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
 from .api.compile import DEFAULT_COMPILER, compile
-from .core.arrays import STORED
 from .core.errors import ByocError, InputError, UnsupportedError
+from .core.tensor_info import STORED
 from .frontends import to_relax
 from .frontends.onnx.inputs import deciding_inputs, with_constants
 from .runtime.base import BaseRunner

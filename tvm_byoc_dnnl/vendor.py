@@ -60,7 +60,7 @@ from .vendors.namespace import (
     remembered as remembered,
 )
 from .vendors.namespaces import get_target_options as get_target_options
-from .vendors.pattern_example import pattern_example as pattern_example
+from .vendors.quantization import pattern_example as pattern_example
 from .vendors.portable import portable_codegen as portable_codegen
 from .vendors.registry import (
     register_annotate_compiler as register_annotate_compiler,

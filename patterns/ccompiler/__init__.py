@@ -6,13 +6,10 @@ It is also the example of target hooks: everything that a vendor registers is in
 from __future__ import annotations
 
 from ...vendor import for_each_region, register_namespace, register_target_hooks
-from . import ops
-from .lower import NAMESPACE, OPTIONS, TARGET, compile_functions, lower_region
+from .ops import NAMESPACE, OPTIONS, TARGET, ViewsStay, compile_functions, lower_region, register
 
-__all__ = ["ops"]
-
-register_namespace(NAMESPACE, policy=ops.ViewsStay())
-ops.register(NAMESPACE)
+register_namespace(NAMESPACE, policy=ViewsStay())
+register(NAMESPACE)
 register_target_hooks(
     NAMESPACE,
     relax_to_tir=for_each_region(lower_region),

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from ...vendor import portable_codegen, register_namespace
 from . import (
-    activations,  # noqa: F401 - each registers its operators
-    attention,
-    compressed,  # noqa: F401
-    conv,  # noqa: F401
+    attention,  # each registers its operators
     elementwise,  # noqa: F401
     machine,
-    matmul,  # noqa: F401
     norm,  # noqa: F401
+    products,  # noqa: F401
     quantize,  # noqa: F401
     recurrent,  # noqa: F401
     reduce,  # noqa: F401

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, te, tirx
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.patterns.ccompiler.lower import compile_object
+from tvm_byoc_dnnl.patterns.ccompiler.ops import compile_object
 from tvm_byoc_dnnl.vendors.c_source import lower_tir
 
 op = relax.op

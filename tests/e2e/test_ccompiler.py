@@ -16,7 +16,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core.errors import UnsupportedError
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
-from tvm_byoc_dnnl.patterns.ccompiler.lower import compile_object, find_compiler
+from tvm_byoc_dnnl.patterns.ccompiler.ops import compile_object, find_compiler
 from tvm_byoc_dnnl.testing.models import light_model, ort_run, random_inputs
 
 op = relax.op

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from .arrays import check_device, dense, unreadable
+from .tensor_info import check_device, dense, unreadable
 
 #: the alignment that TVM's generated code assumes of a tensor's first byte
 _ALIGNMENT = 64

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.arrays import as_array
 from ..core.errors import (
     ArtifactError,
     ByocError,
@@ -28,7 +27,7 @@ from ..core.errors import (
     UnsupportedError,
 )
 from ..core.machine import few_spins
-from ..core.tensor_info import TensorInfo, check_symbols
+from ..core.tensor_info import TensorInfo, as_array, check_symbols
 from .base import BaseRunner, Company, tensor_info
 
 _ABI = 1

@@ -11,7 +11,7 @@ from tvm.relax import op as R
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import accept, data, table_tests
-from tvm_byoc_dnnl.vendors.pattern_example import pattern_example
+from tvm_byoc_dnnl.vendors.quantization import pattern_example
 
 
 class Weights:

@@ -9,8 +9,8 @@ from tvm import relax
 from tests.harness import Case, const, data
 from tvm_byoc_dnnl.graph.builder import GraphBuilder
 from tvm_byoc_dnnl.ir.relax_utils import make_constant
-from tvm_byoc_dnnl.patterns.dnnl.matmul import why_apart
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
+from tvm_byoc_dnnl.patterns.dnnl.products import why_apart
 
 op, nn = relax.op, relax.op.nn
 

@@ -13,8 +13,8 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax
 
-from ...core.arrays import STORED, as_stored
 from ...core.errors import ByocError, InputError, UnsupportedError
+from ...core.tensor_info import STORED, as_stored
 from ...core.tvm_fast import is_a
 from ...ir.native_loop import native_call
 from ...ir.relax_utils import make_constant

@@ -17,9 +17,9 @@ from onnx.numpy_helper import to_array
 from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
-from ...core.arrays import STORED
 from ...core.compilation import OverwritableWeights
 from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, first_line, out_of_resources
+from ...core.tensor_info import STORED
 from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.relax_utils import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR, shape_dims
 from ...ir.tvm_compat import substitute, var_name

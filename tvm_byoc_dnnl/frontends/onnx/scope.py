@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from tvm import relax, tirx
 
-from ...core.arrays import STORED
+from ...core.tensor_info import STORED
 from ...ir.tvm_compat import var_name
 from .dim import Dim, Size, expr_of, size_of, substituted, symbols_of
 from .structure import DEFAULT_DOMAINS, captured, in_order

@@ -11,8 +11,8 @@ import onnx
 from onnx import helper, numpy_helper
 from tvm import relax
 
-from ...core.arrays import STORED
 from ...core.errors import InputError, UnsupportedError
+from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of

@@ -11,9 +11,9 @@ import onnx
 from onnx import defs, helper, numpy_helper
 from tvm import relax, tirx
 
-from ...core.arrays import STORED
 from ...core.errors import UnsupportedError
 from ...core.limits import MOST_NESTED
+from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import NODES_ATTR, bindings_of, shape_dims
 from ...ir.tvm_compat import var_name

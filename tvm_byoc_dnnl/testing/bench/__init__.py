@@ -11,7 +11,7 @@ from .measure import (
     Spread as Spread,
     compare as compare,
 )
-from .report import to_json as to_json, to_table as to_table
+from .run import to_json as to_json, to_table as to_table
 from .run import (
     Load as Load,
     Model as Model,

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import helper
 from tvm import te, tirx
 
-from ....core.arrays import STORED
+from ....core.tensor_info import STORED
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import helper
 from tvm import relax
 
-from ....core.arrays import STORED
+from ....core.tensor_info import STORED
 from ....ir.tvm_compat import quantised as of_tensor
 from ..emit import Emit, common, elem_type
 from ..table import operator
