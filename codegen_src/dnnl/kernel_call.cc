@@ -29,6 +29,7 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::eltwise_gelu_tanh, BYOC_GELU_TANH},
     {Algorithm::eltwise_round, BYOC_ROUND},
     {Algorithm::eltwise_log, BYOC_LOG},
+    {Algorithm::eltwise_soft_relu, BYOC_SOFT_RELU},
     {Algorithm::binary_add, BYOC_ADD},
     {Algorithm::binary_sub, BYOC_SUB},
     {Algorithm::binary_mul, BYOC_MUL},

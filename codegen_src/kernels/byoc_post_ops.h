@@ -46,7 +46,8 @@ typedef enum byoc_post_op_kind {
   BYOC_GELU_TANH,
   BYOC_ROUND, /* to the nearest integer, ties to the even one */
   BYOC_LOG,
-  BYOC_ADD, /* the others take an operand */
+  BYOC_SOFT_RELU, /* log(1 + exp(alpha * x)) / alpha */
+  BYOC_ADD,       /* the others take an operand */
   BYOC_SUB,
   BYOC_MUL,
   BYOC_DIV,

@@ -126,21 +126,6 @@ BYOC_NO_INLINE void BYOC_NAME(recurrent_product)(int64_t bits, int64_t rows, int
   }
 }
 
-/* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|). With f = e / (2 + e), at most 1/3, the
-   logarithm is 2 (f + f^3/3 + f^5/5 ...). */
-BYOC_INLINE BYOC_VEC BYOC_NAME(softplus)(BYOC_VEC x) {
-  const BYOC_VEC size = BYOC_NAME(min)(BYOC_NAME(set)(87.f), BYOC_NAME(if_negative)(x, -x));
-  const BYOC_VEC e = BYOC_NAME(exp)(-size), f = e / (e + 2.f), s = f * f;
-  BYOC_VEC p = BYOC_NAME(set)(2.f / 13);
-  p = p * s + 2.f / 11;
-  p = p * s + 2.f / 9;
-  p = p * s + 2.f / 7;
-  p = p * s + 2.f / 5;
-  p = p * s + 2.f / 3;
-  p = p * s + 2.f;
-  return BYOC_NAME(max)(BYOC_NAME(set)(0.f), x) + p * f;
-}
-
 /* An activation; with a constant kind nothing but its own code is left. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(curve)(int64_t kind, const byoc_recurrent_curve* c, BYOC_VEC x) {
   const BYOC_VEC zero = BYOC_NAME(set)(0.f), one = BYOC_NAME(set)(1.f);

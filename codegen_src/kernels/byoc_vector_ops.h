@@ -140,6 +140,21 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(logistic)(BYOC_VEC x) {
          (one + BYOC_NAME(exp)(BYOC_NAME(clip)(-x, BYOC_NAME(set)(-87.f), BYOC_NAME(set)(89.f))));
 }
 
+/* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|). With f = e / (2 + e), at most 1/3, the
+   logarithm is 2 (f + f^3/3 + f^5/5 ...). */
+BYOC_INLINE BYOC_VEC BYOC_NAME(softplus)(BYOC_VEC x) {
+  const BYOC_VEC size = BYOC_NAME(min)(BYOC_NAME(set)(88.f), BYOC_NAME(if_negative)(x, -x));
+  const BYOC_VEC e = BYOC_NAME(exp)(-size), f = e / (e + 2.f), s = f * f;
+  BYOC_VEC p = BYOC_NAME(set)(2.f / 13);
+  p = p * s + 2.f / 11;
+  p = p * s + 2.f / 9;
+  p = p * s + 2.f / 7;
+  p = p * s + 2.f / 5;
+  p = p * s + 2.f / 3;
+  p = p * s + 2.f;
+  return BYOC_NAME(max)(BYOC_NAME(set)(0.f), x) + p * f;
+}
+
 /* x (1 + erf(x / sqrt 2)) / 2 = max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, with erfc by formula 7.1.26
    of Abramowitz and Stegun (2e-7). Beyond 16 the second term is nothing; of -infinity, whose
    definition is infinity times 0, it is NaN. */

@@ -257,6 +257,8 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(unary)(const byoc_post_op* op, int64_t kind, BYOC
       return BYOC_NAME(round)(x);
     case BYOC_LOG:
       return BYOC_NAME(log)(x);
+    case BYOC_SOFT_RELU:
+      return BYOC_NAME(softplus)(alpha * x) / alpha;
     default:
       return x;
   }
@@ -307,6 +309,7 @@ BYOC_INLINE void BYOC_NAME(apply)(const byoc_post_op* op, const float* operand, 
       BYOC_CASE(BYOC_GELU_TANH)
       BYOC_CASE(BYOC_ROUND)
       BYOC_CASE(BYOC_LOG)
+      BYOC_CASE(BYOC_SOFT_RELU)
       default:
         break;
     }

@@ -138,6 +138,7 @@ def leaky_relu(g: GraphBuilder, call: Any) -> Value:
 def softplus(g: GraphBuilder, call: Any) -> Value:
     """``log(1 + exp(beta·x)) / beta``; the threshold must be so large that the result is x there anyway."""
     (src,) = floats(g, call, 1)
+    require(src.dtype == "float32", f"softplus of {src.dtype}: oneDNN's is off by 8e-6, and may be below 0")
     beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
     require(beta != 0, "softplus with beta 0 divides by it")
     require(

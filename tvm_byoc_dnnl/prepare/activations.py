@@ -177,6 +177,7 @@ _FORMS = (
 )
 _GATES = tuple({form.gate for form in _FORMS})
 _SOFTPLUS_IS_X = 15.0  # from here on, to 3e-7
+_TO_THE_LAST_BIT = 40.0  # also of float64
 _DEPTH = 4  # steps from the last operation to the gate: 0.5 x + 0.5 x gate needs three
 
 
@@ -224,7 +225,7 @@ def _softplus(scope: Scope, log: Any) -> Any:
     found = _one_plus_exp(scope, log.args[0])
     if found is None or not scope.only_inside(found[1], log):
         return None
-    return relax.op.nn.softplus(found[0])
+    return relax.op.nn.softplus(found[0], threshold=_TO_THE_LAST_BIT)
 
 
 def _stable_softplus(scope: Scope, add: Any) -> Any:
@@ -237,7 +238,7 @@ def _stable_softplus(scope: Scope, add: Any) -> Any:
             continue
         interior = [v for v in (a, b, rest.args[0], minus.args[0]) if isinstance(v, relax.Var)]
         if size.args[0].same_as(relu.args[0]) and scope.only_inside(interior, add):
-            return relax.op.nn.softplus(relu.args[0])
+            return relax.op.nn.softplus(relu.args[0], threshold=_TO_THE_LAST_BIT)
     return None
 
 

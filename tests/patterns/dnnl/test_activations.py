@@ -136,7 +136,7 @@ def test_is_one_primitive(alg, name, function, reference):
     assert [n.attrs["alg"] for g in case.graphs() for n in g.nodes] == [alg]
 
 
-@pytest.mark.parametrize(("alg", "name", "function", "reference"), SPELLINGS)
+@pytest.mark.parametrize(("alg", "name", "function", "reference"), [s for s in SPELLINGS if s[0] != "soft_relu"])
 def test_is_a_post_op_of_a_convolution(alg, name, function, reference):
     weights = const(8, 3, 1, 1)
     case = Case(
@@ -146,6 +146,15 @@ def test_is_a_post_op_of_a_convolution(alg, name, function, reference):
         prepare=False,  # which may fold a factor into the weights
     )
     case.offloads().becomes(("convolution", [alg])).matches()
+
+
+@pytest.mark.parametrize(("dtype", "within"), [("float32", 1e-6), ("float64", 1e-15), ("float16", 2e-3)])
+def test_softplus_is_never_below_zero(dtype, within):
+    """oneDNN's is -1.9e-6 for some numbers: a root of it, as a standard deviation, would be NaN."""
+    x = np.r_[np.linspace(-110, 110, 4001), -np.inf, np.inf].astype(dtype)
+    (got,) = Case(lambda x: nn.softplus(x, 1.0, 40.0), (data(values=x, dtype=dtype),)).run()
+    assert (got >= 0).all()
+    np.testing.assert_allclose(got, np.logaddexp(x.astype("float64"), 0), rtol=within, atol=within)
 
 
 @pytest.mark.parametrize(("case", "pattern", "reason"), REFUSE)

@@ -40,8 +40,13 @@ def _gelu(e: Emit, node: Node, x: Value, *, approximate: str = "none") -> Any:
     return e.gelu_tanh(x) if approximate == "tanh" else e.gelu(x)
 
 
+def _wide(e: Emit, x: Value) -> Value:
+    """As float32, if it has 16 bits."""
+    return e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+
+
 def _elu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
-    wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    wide = _wide(e, x)
     rising = e.relu(wide)
     if x.dtype == "float64":  # which nothing fuses
         return e.where(x > 0, x, alpha * (e.exp(x) - 1))
@@ -53,7 +58,7 @@ _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 
 @operator("Selu", since=6)
 def _selu(e: Emit, x: Value, *, alpha: float = _SELU[0], gamma: float = _SELU[1]) -> Any:
-    wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    wide = _wide(e, x)
     return e.cast(gamma * _elu(e, wide, alpha=alpha), x.dtype)
 
 
@@ -61,12 +66,12 @@ operator("Selu")(lambda e, x, *, alpha=1.6732, gamma=1.0507: _selu(e, x, alpha=a
 
 
 def softplus(e: Emit, x: Value) -> Any:
-    curve = e.log(1 + e.exp(-abs(x)))
-    return e.maximum(x, 0) + curve
+    wide = _wide(e, x)
+    return e.cast(e.maximum(wide, 0) + e.log(1 + e.exp(-abs(wide))), x.dtype)
 
 
 def _celu(e: Emit, x: Value, *, alpha: float = 1.0) -> Any:
-    wide = e.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    wide = _wide(e, x)
     if alpha < 0:
         return e.cast(e.relu(wide) + e.minimum(alpha * (e.exp(wide / alpha) - 1), 0), x.dtype)
     return e.cast(alpha * _elu(e, wide / alpha), x.dtype)
