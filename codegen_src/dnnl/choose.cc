@@ -49,6 +49,14 @@ double ProductsOf(const OpDesc& op, const PrimitiveDesc& pd) {
   }
 }
 
+/// The rows of a softmax or of a mean, which take their time whatever their length.
+double RowsOf(const OpDesc& op) {
+  const Dims dims = op.Find(DNNL_ARG_DST)->md.get_dims();
+  const auto results = static_cast<double>(ElementCount(dims));
+  if (op.kind == PrimitiveKind::reduction) return results;
+  return op.kind == PrimitiveKind::softmax ? results / static_cast<double>(dims[op.axis]) : 0;
+}
+
 /// Whether a value, or a part of it, lies in a buffer.
 bool AnyIn(int buffer, const std::vector<Place>& places) {
   return std::any_of(places.begin(), places.end(),
@@ -142,6 +150,7 @@ Candidate Lowering::Choose(const std::vector<OpDesc>& descriptions) {
     if (!candidate.pd) continue;
     candidate.impl = candidate.pd.impl();
     candidate.work.products = ProductsOf(op, candidate.pd);
+    candidate.work.vectors = RowsOf(op);
     CountBytes(&candidate);
     double cost = CostHere(candidate);
     if (descriptions.size() > 1) BestKernel(candidate, &cost);

@@ -80,11 +80,13 @@ std::string FamilyOf(const Candidate& candidate, const Machine& machine) {
   if (candidate.call) {
     const std::string kernel = candidate.call->kernel->name;
     const bool of_pixels = candidate.op.kind == PrimitiveKind::convolution;
+    if (kernel == "integer" && machine.isa.HasExactIntegerProducts()) return "integer_vnni";
     return kernel == "product" && of_pixels ? "product_pixels" : kernel;
   }
   if (candidate.op.kind == PrimitiveKind::undef) return candidate.impl;  // of several primitives
   if (candidate.work.products > 0 && ReadsBytes(candidate)) return "bytes";
   if (IsNormalization(candidate.op.kind) && ReadsBytes(candidate)) return "normalize_bytes";
+  if (candidate.work.vectors > 0) return "rows";
   if (candidate.op.kind == PrimitiveKind::matmul) return FamilyOfMatmul(candidate, machine);
   if (candidate.op.kind == PrimitiveKind::lrn)
     return candidate.pd.Arg(DNNL_ARG_SRC).get_inner_nblks() > 0 ? "lrn_blocked" : "";

@@ -295,6 +295,7 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   }
   if (is_winograd && !SuitsTiles(p)) return std::nullopt;
   p.is_winograd = is_winograd;
+  p.has_vnni = values.isa().HasExactIntegerProducts();
   p.src_dtype = *KernelDType(values.dtype(frame.args[0].value));
   p.dst_dtype = *KernelDType(values.dtype(dst.value));
   p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)

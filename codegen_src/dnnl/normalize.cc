@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of bytes, layer normalisation of bytes and float32, and means of float32, along the last
-// axes, by our kernels.
+// Softmax of bytes and of short rows of float32, layer normalisation of bytes and float32, and
+// means of float32, along the last axes, by our kernels.
 #include <algorithm>
 
 #include "dnnl/kernel_call.h"
@@ -21,17 +21,28 @@ bool ReducesLast(const Dims& in, const Dims& out) {
   return std::all_of(out.begin() + reduced, out.end(), [](int64_t dim) { return dim == 1; });
 }
 
+/// Whether it is a mean with a factor and an addend, which the kernel takes.
+bool IsScaled(const OpDesc& op) {
+  return op.kind == PrimitiveKind::reduction && op.post_ops.size() == 1 &&
+         op.post_ops[0].alg == dnnl::algorithm::eltwise_linear;
+}
+
 /// The form of a row that the kernel can make here; nothing if there is none.
-std::optional<byoc_row_form> FormOf(const OpDesc& op, const Lowering& values) {
+std::optional<byoc_row_form> FormOf(const OpDesc& op, const Lowering& values, byoc_isa isa) {
   const OpArg* src = op.Find(DNNL_ARG_SRC);
   const OpArg* dst = op.Find(DNNL_ARG_DST);
-  if (src == nullptr || dst == nullptr || !op.post_ops.empty()) return std::nullopt;
+  if (src == nullptr || dst == nullptr || (!op.post_ops.empty() && !IsScaled(op)))
+    return std::nullopt;
   const DType from = values.dtype(src->value), to = values.dtype(dst->value);
   const auto last = static_cast<int64_t>(values.shape(src->value).size()) - 1;
   switch (op.kind) {
     case PrimitiveKind::softmax:
-      if (!IsByte(from) || !IsByte(to) || values.IsConstant(src->value)) return std::nullopt;
-      if (op.axis != last || op.alg != dnnl::algorithm::softmax_accurate) return std::nullopt;
+      if (!(IsByte(from) && IsByte(to)) &&
+          !(IsFloat(from) && IsFloat(to) && values.shape(src->value).back() <= byoc_lanes(isa)))
+        return std::nullopt;
+      if (values.IsConstant(src->value) || op.axis != last ||
+          op.alg != dnnl::algorithm::softmax_accurate)
+        return std::nullopt;
       return BYOC_SOFTMAX;
     case PrimitiveKind::reduction:
       if (!IsFloat(from) || !IsFloat(to) || op.alg != dnnl::algorithm::reduction_mean)
@@ -59,7 +70,7 @@ std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = values.isa().Vectors();
   if (!isa) return {};
-  const std::optional<byoc_row_form> form = FormOf(op, values);
+  const std::optional<byoc_row_form> form = FormOf(op, values, *isa);
   if (!form) return {};
   KernelCall call;
   auto add = [&](int arg, int value) {
@@ -82,6 +93,8 @@ std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering
   p.src_dtype = *KernelDType(values.dtype(src));
   p.dst_dtype = *KernelDType(values.dtype(dst));
   p.epsilon = op.epsilon;
+  p.factor = IsScaled(op) ? op.post_ops[0].alpha : 1;
+  p.addend = IsScaled(op) ? op.post_ops[0].beta : 0;
   p.threads = values.machine().threads;
   add(DNNL_ARG_SRC, src);
   p.src_scale = p.dst_scale = p.dst_zero = -1;

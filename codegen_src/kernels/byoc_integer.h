@@ -2,8 +2,9 @@
    Convolutions and products of 8-bit integers, whose sums are exact on every CPU; scales, zero
    points, a bias and post-operations; the result in 8 bits, in 32, or in float32.
 
-   The numbers are widened to 16 bits, where vpmaddwd adds the products of two neighbours in 32
-   bits. (vpmaddubsw would take the bytes themselves, and saturates at 16 bits.) The weights are
+   The numbers are widened to 16 bits, where vpmaddwd, or vpdpwssd of VNNI, adds the products of two
+   neighbours in 32 bits. (vpmaddubsw would take the bytes themselves, and saturates at 16 bits; so
+   does no instruction that takes unsigned weights.) The weights are
    widened when they are packed, in panels as wide as two vectors. A thread widens the windows of a
    block of pixels, less the zero point, and multiplies a few of them at once by each panel. A
    depthwise convolution multiplies the even channels of a tap by weights between zeros, then the
@@ -24,6 +25,14 @@ static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
   return at < 0 ? 0 : *(const int32_t*)data[at];
 }
 
+#define BYOC_BODY "byoc_integer_product_body.h"
+#include "byoc_each_isa.h"
+#if BYOC_HAS_VNNI
+#define BYOC_SIMD_VNNI
+#define BYOC_BODY "byoc_integer_product_body.h"
+#include "byoc_each_isa.h"
+#undef BYOC_SIMD_VNNI
+#endif
 #define BYOC_BODY "byoc_integer.h"
 #include "byoc_each_isa.h"
 
@@ -62,61 +71,17 @@ BYOC_INLINE void BYOC_NAME(widen_all)(const uint8_t* from, const uint8_t* end, i
 
 #include "byoc_integer_finish_body.h"
 
-/* Adds products to a sum, which stays in its register: without this GCC computes all products of a
-   step before it adds them, and has too few registers for that. With AVX2 it copies each sum unless
-   the instruction is written here, and the copies take a quarter of all instructions. */
-BYOC_INLINE void BYOC_NAME(add_products)(BYOC_INTS* sum, BYOC_INTS x, BYOC_INTS w) {
-  const BYOC_INTS products = BYOC_OP(madd_epi16)(x, w);
-#ifdef BYOC_SIMD_AVX512
-  *sum = BYOC_OP(add_epi32)(*sum, products);
-  __asm__ volatile("" : "+v"(*sum));
-#else
-  __asm__ volatile("vpaddd %1, %0, %0" : "+x"(*sum) : "x"(products));
+/* By the instruction that adds them up as well, where there is one. */
+BYOC_INLINE void BYOC_NAME(integer_product)(const byoc_integer_params* p, int64_t rows,
+                                            const int16_t* a, const int16_t* b, int32_t* c) {
+  const int64_t depth = byoc_integer_depth(p);
+#if BYOC_HAS_VNNI
+  if (p->has_vnni) {
+    BYOC_NAME(integer_product_vnni)((int)rows, a, depth, b, depth / 2, c);
+    return;
+  }
 #endif
-}
-
-/* `rows` rows of `a` times a panel, `pairs` deep. */
-BYOC_INLINE void BYOC_NAME(integer_rows)(const int rows, const int16_t* a, int64_t a_row,
-                                         const int16_t* b, int64_t pairs, int32_t* c) {
-  BYOC_INTS sums[BYOC_ROWS][2];
-  BYOC_UNROLL
-  for (int i = 0; i < rows; ++i) {
-    sums[i][0] = sums[i][1] = BYOC_OP(set1_epi32)(0);
-  }
-  for (int64_t k = 0; k < pairs; ++k) {
-    const BYOC_INTS w0 = BYOC_NAME(load_ints)(b + k * 2 * BYOC_PANEL);
-    const BYOC_INTS w1 = BYOC_NAME(load_ints)(b + k * 2 * BYOC_PANEL + BYOC_PANEL);
-    BYOC_UNROLL
-    for (int i = 0; i < rows; ++i) {
-      int32_t pair;
-      memcpy(&pair, a + i * a_row + 2 * k, 4);
-      const BYOC_INTS x = BYOC_OP(set1_epi32)(pair);
-      BYOC_NAME(add_products)(&sums[i][0], x, w0);
-      BYOC_NAME(add_products)(&sums[i][1], x, w1);
-    }
-  }
-  BYOC_UNROLL
-  for (int i = 0; i < rows; ++i) {
-    BYOC_NAME(store_ints)(c + i * BYOC_PANEL, sums[i][0]);
-    BYOC_NAME(store_ints)(c + i * BYOC_PANEL + BYOC_LANES, sums[i][1]);
-  }
-}
-
-BYOC_NO_INLINE void BYOC_NAME(integer_product)(int rows, const int16_t* a, int64_t a_row,
-                                               const int16_t* b, int64_t pairs, int32_t* c) {
-#define BYOC_CASE(m, to)                                \
-  case m:                                               \
-    BYOC_NAME(integer_rows)(m, a, a_row, b, pairs, to); \
-    break;
-  switch (rows) {
-    BYOC_1_TO_6(BYOC_CASE, c)
-#ifdef BYOC_SIMD_AVX512
-    BYOC_7_TO_14(BYOC_CASE, c)
-#endif
-    default:
-      break;
-  }
-#undef BYOC_CASE
+  BYOC_NAME(integer_product_pairs)((int)rows, a, depth, b, depth / 2, c);
 }
 
 /* The windows of `rows` pixels from `row` on, less the zero point: what lies outside is zero. */
@@ -262,8 +227,8 @@ BYOC_INLINE void BYOC_NAME(integer_windows)(const byoc_integer_params* p, int64_
         const int64_t column = panel * BYOC_PANEL;
         for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
           const int64_t present = byoc_pass_rows(&passes, pass);
-          BYOC_NAME(integer_product)((int)present, numbers + top * depth, depth, b, depth / 2,
-                                     sums + top * BYOC_PANEL);
+          BYOC_NAME(integer_product)
+          (p, present, numbers + top * depth, b, sums + top * BYOC_PANEL);
           top += present;
         }
         BYOC_NAME(finish_windows)(p, sums, row_sums, first, rows, start + column,
@@ -303,8 +268,8 @@ BYOC_INLINE void BYOC_NAME(depthwise_pixels)(const int pixels, const uint8_t* co
     for (int i = 0; i < pixels; ++i) {
       const BYOC_INTS x = BYOC_NAME(load_tap)(taps[i * BYOC_INTEGER_TAPS + t] + channel, is_whole,
                                               channels, is_signed);
-      BYOC_NAME(add_products)(&even[i], x, w);
-      BYOC_NAME(add_products)(&odd[i], x, v);
+      BYOC_NAME(add_products_pairs)(&even[i], x, w);
+      BYOC_NAME(add_products_pairs)(&odd[i], x, v);
     }
   }
   BYOC_UNROLL

@@ -26,6 +26,7 @@ typedef struct __attribute__((may_alias)) byoc_integer_params {
   int64_t next_column;          /* between the first columns of groups: 0 if groups share them */
   int64_t src_dtype, dst_dtype; /* byoc_dtype */
   byoc_integer_places at;
+  int64_t has_vnni;    /* the instruction set */
   int64_t is_winograd; /* windows of 3 x 3 pixels, next to each other: by tiles of 2 x 2 results */
   int64_t rows;        /* of a block: pixels, or tiles */
 } byoc_integer_params;

@@ -126,8 +126,8 @@ BYOC_INLINE void BYOC_NAME(integer_winograd)(const byoc_integer_params* p, int64
             (const int16_t*)data[1] + (panel * BYOC_INTEGER_POINTS + point) * depth * BYOC_PANEL;
         for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
           const int64_t present = byoc_pass_rows(&passes, pass);
-          BYOC_NAME(integer_product)((int)present, a + top * depth, depth, b, depth / 2,
-                                     sums + point * apart + top * BYOC_PANEL);
+          BYOC_NAME(integer_product)
+          (p, present, a + top * depth, b, sums + point * apart + top * BYOC_PANEL);
           top += present;
         }
       }

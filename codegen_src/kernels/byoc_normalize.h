@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
    Layer normalisation of rows of float32 or bytes, the same with a mean that counts as zero (RMS),
-   softmax of bytes, means of float32: a row is converted to float32, normalised there, and
+   softmax of either, means of float32: a row is converted to float32, normalised there, and
    quantised if its result is bytes, without leaving the first-level cache. The mean of equal
    numbers is exactly their value, and the variance is that of the distances from the mean. */
 #ifndef BYOC_NORMALIZE_H_
@@ -17,10 +17,10 @@ typedef struct __attribute__((may_alias)) byoc_normalize_params {
   int64_t isa;  /* byoc_isa */
   int64_t form; /* byoc_row_form */
   int64_t rows, columns;
-  int64_t src_dtype, dst_dtype; /* BYOC_S8, BYOC_U8, BYOC_F32: softmax of bytes only, mean of F32 */
+  int64_t src_dtype, dst_dtype; /* BYOC_S8, BYOC_U8, BYOC_F32: the mean of F32 only */
   int64_t src_scale, dst_scale, dst_zero, gamma, beta, result;
-  double epsilon;
-  int64_t threads; /* that there is scratch memory for */
+  double epsilon, factor, addend; /* BYOC_MEAN: factor mean + addend */
+  int64_t threads;                /* that there is scratch memory for */
 } byoc_normalize_params;
 
 enum { BYOC_NORMALIZE_ALONE = 1 << 12 /* numbers that are not worth waking another thread */ };
@@ -54,7 +54,8 @@ BYOC_INLINE void BYOC_NAME(load_row)(const void* src, int64_t at, int64_t dtype,
   for (k = columns; k < end; ++k) numbers[k] = rest;
 }
 
-/* The numbers of a row become their shares; returns the sum of these. */
+/* The numbers of a row become their shares; returns the sum of these: NaN where the row has a NaN,
+   or an infinity as its largest number. */
 BYOC_INLINE float BYOC_NAME(softmax_row)(int64_t end, float* numbers) {
   const BYOC_VEC lowest = BYOC_NAME(set)(-88.f);
   BYOC_VEC top = BYOC_NAME(set)(-INFINITY), total = BYOC_NAME(set)(0.f);
@@ -72,6 +73,27 @@ BYOC_INLINE float BYOC_NAME(softmax_row)(int64_t end, float* numbers) {
     total += e;
   }
   return BYOC_NAME(sum_lanes)(total);
+}
+
+/* Softmax of `rows` rows of floats that are no longer than a vector, as many rows at once as it has
+   lanes. A NaN, or an infinity as the largest number, makes all of its row NaN. */
+BYOC_INLINE void BYOC_NAME(softmax_rows)(const float* from, int64_t rows, int64_t columns,
+                                         float* to) {
+  BYOC_VEC numbers[BYOC_LANES], top = BYOC_NAME(set)(-INFINITY), total = BYOC_NAME(set)(0.f);
+  float* lanes = (float*)numbers;
+  for (int64_t k = 0; k < columns; ++k) {
+    for (int64_t i = 0; i < rows; ++i) lanes[k * BYOC_LANES + i] = from[i * columns + k];
+    for (int64_t i = rows; i < BYOC_LANES; ++i) lanes[k * BYOC_LANES + i] = 0;
+    top = BYOC_NAME(max)(top, numbers[k]);
+  }
+  for (int64_t k = 0; k < columns; ++k) {
+    numbers[k] = BYOC_NAME(exp)(BYOC_NAME(max)(BYOC_NAME(set)(-88.f), numbers[k] - top));
+    total += numbers[k];
+  }
+  for (int64_t k = 0; k < columns; ++k) {
+    numbers[k] /= total;
+    for (int64_t i = 0; i < rows; ++i) to[i * columns + k] = lanes[k * BYOC_LANES + i];
+  }
 }
 
 /* The mean of a row, which is added in double. That of equal numbers is then exact: a number has 24
@@ -215,10 +237,18 @@ BYOC_NO_INLINE void BYOC_NAME(normalize_part)(const byoc_normalize_params* p, vo
   if (p->form == BYOC_MEAN) {
     for (int64_t row = first; row < last; ++row) {
       const float* from = (const float*)data[0] + row * p->columns;
-      ((float*)data[p->result])[row] = (float)BYOC_NAME(row_mean)(from, p->columns);
+      const double mean = BYOC_NAME(row_mean)(from, p->columns);
+      ((float*)data[p->result])[row] = (float)(p->factor * mean + p->addend);
     }
     return;
   }
+  for (int64_t row = first, rows; is_softmax && is_float && row < last; row += rows) {
+    rows = byoc_min(BYOC_LANES, last - row);
+    BYOC_NAME(softmax_rows)
+    ((const float*)data[0] + row * p->columns, rows, p->columns,
+     (float*)data[p->result] + row * p->columns);
+  }
+  if (is_softmax && is_float) return;
   for (int64_t k = end; k < byoc_normalize_numbers(p); ++k) numbers[k] = 0;
   for (int64_t row = first; row < last; ++row) {
     const float* from = numbers;

@@ -55,7 +55,7 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
     """
     for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph) and not n.is_scaled]:
         if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
-            _spread_nan(graph, node, node.outputs[0], node.attrs["axis"], has_finite_sums=node.attrs["alg"] != "log")
+            _spread_nan(graph, node, node.outputs[0], node.attrs["axis"], has_finite_means=node.attrs["alg"] != "log")
 
 
 def keep_nan_of_bounds(graph: PortableGraph) -> None:
@@ -71,11 +71,11 @@ def keep_nan_of_bounds(graph: PortableGraph) -> None:
 
 
 def _spread_nan(
-    graph: PortableGraph, node: Node, of: int, axis: int | None = None, *, has_finite_sums: bool = False
+    graph: PortableGraph, node: Node, of: int, axis: int | None = None, *, has_finite_means: bool = False
 ) -> None:
     """Make the result of ``node`` NaN where the tensor ``of`` is; with ``axis`` in the whole row along it.
 
-    Where a row without NaN has a finite sum, that says whether there is one: 0 · sum is 0 or NaN.
+    Where a row without NaN has a finite mean, that says whether there is one: 0 · mean is 0 or NaN.
     """
     out, tested = node.outputs[0], graph.tensors[of].shape
     shape, dtype = graph.tensors[out].shape, graph.tensors[out].dtype
@@ -91,8 +91,8 @@ def _spread_nan(
         made.append(new)
         return new.outputs
 
-    if has_finite_sums and row != tested:
-        total = add("reduction", (of,), row, alg="sum", p=0.0, epsilon=0.0)
+    if has_finite_means and row != tested:
+        total = add("reduction", (of,), row, alg="mean", p=0.0, epsilon=0.0)
         bad = add("eltwise", total, row, alg="linear", alpha=0.0, beta=0.0)
     else:
         bad = add("binary", (of, of), tested, alg="ne")

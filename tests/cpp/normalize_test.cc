@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation and means of rows of float32 against float64: rows of every length, of equal
-// numbers, and with a mean that is large beside the deviations; each instruction set that this CPU
-// has. An unreadable page lies behind every buffer.
+// Layer normalisation, softmax and means of rows of float32 against float64: rows of every length,
+// of equal numbers, and with a mean that is large beside the deviations; each instruction set that
+// this CPU has. An unreadable page lies behind every buffer.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -46,6 +46,7 @@ struct Rows {
     p.beta = is_layer ? 2 : -1;
     p.result = is_layer ? 3 : has_scale ? 2 : 1;
     p.epsilon = kEpsilon;
+    p.factor = 1;
     p.threads = threads;
     std::vector<int64_t> params(sizeof(p) / sizeof(int64_t));
     std::memcpy(params.data(), &p, sizeof(p));
@@ -163,6 +164,33 @@ TEST(a_number_that_is_not_finite_makes_its_row_NaN) {
       CHECK(std::isfinite(rows.result.data()[19]));
       CHECK(std::isnan(rows.result.data()[20]));
       CHECK(std::isnan(rows.result.data()[39]));
+    }
+  }
+}
+
+TEST(shares_of_short_rows) {
+  for (byoc_isa isa : InstructionSets()) {
+    for (int64_t columns = 1; columns <= byoc_lanes(isa); ++columns) {
+      for (int threads : {1, 3}) {
+        Rows rows(37, columns, BYOC_SOFTMAX);
+        float* x = rows.source.data();
+        x[columns] = std::nanf("");
+        x[3 * columns - 1] = std::numeric_limits<float>::infinity();
+        for (int64_t k = 0; k < columns; ++k) x[3 * columns + k] = -1000.f * static_cast<float>(k);
+        x[5 * columns - 1] = -std::numeric_limits<float>::infinity();  // alone, all of its row
+        rows.Call(isa, BYOC_SOFTMAX, threads);
+        for (int64_t row = 0; row < rows.rows; ++row) {
+          const float* of = x + row * columns;
+          double total = 0;
+          const double top = *std::max_element(of, of + columns);
+          for (int64_t k = 0; k < columns; ++k) total += std::exp(of[k] - top);
+          for (int64_t k = 0; k < columns; ++k) {
+            const double got = rows.result.data()[row * columns + k];
+            const double want = std::exp(of[k] - top) / total;
+            CHECK(std::isnan(total) ? std::isnan(got) : std::abs(got - want) < 1e-6);
+          }
+        }
+      }
     }
   }
 }

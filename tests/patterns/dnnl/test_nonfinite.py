@@ -251,7 +251,7 @@ FEWER = {
 @pytest.mark.parametrize("name", FEWER)
 def test_finite_math_needs_fewer_primitives(name: str) -> None:
     function, kinds = FEWER[name]
-    x = np.random.default_rng(0).uniform(-2, 2, (5, 7)).astype("float32")
+    x = np.random.default_rng(0).uniform(-2, 2, (5, 37)).astype("float32")  # shorter rows keep a NaN in any case
     case = Case(function, (data(values=x),))
     region, ns = case.regions[0], namespace("dnnl")
     exact, finite = (lower_region(ns, region, "r", options={"finite_math": finite}) for finite in (False, True))
