@@ -147,17 +147,65 @@ BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void*
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
-BYOC_INLINE float BYOC_NAME(dot)(const float* a, const float* b, int64_t count) {
-  BYOC_VEC sum = BYOC_NAME(set)(0.f);
-  int64_t i = 0;
-  for (; i + BYOC_LANES <= count; i += BYOC_LANES) {
-    sum += BYOC_NAME(load)(a + i) * BYOC_NAME(load)(b + i);
+/* The products of as many queries as `rows`, at most 2, with four keys, `key_row` from one to the
+   next. Neighbouring lanes are added until each key has one. */
+BYOC_INLINE void BYOC_NAME(attention_four)(const int rows, const byoc_attention_params* p,
+                                           const byoc_attention_room* room, const float* query,
+                                           const float* key, int64_t key_row, __m128* to) {
+  BYOC_VEC sums[2][4];
+  BYOC_UNROLL
+  for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
+  for (int64_t i = 0; i < p->width; i += BYOC_LANES) {
+    const int lanes = (int)byoc_min(BYOC_LANES, p->width - i);
+    BYOC_VEC x[2];
+    for (int r = 0; r < rows; ++r) {
+      x[r] = BYOC_NAME(load_some)(query + r * room->query_row + i, lanes);
+    }
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const BYOC_VEC y = BYOC_NAME(load_some)(key + j * key_row + i, lanes);
+      BYOC_UNROLL
+      for (int r = 0; r < rows; ++r) sums[r][j] += x[r] * y;
+    }
   }
-  if (i < count) {
-    const int lanes = (int)(count - i);
-    sum += BYOC_NAME(load_some)(a + i, lanes) * BYOC_NAME(load_some)(b + i, lanes);
+  for (int r = 0; r < rows; ++r) {
+    __m256 eight[4];
+    BYOC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+#ifdef BYOC_SIMD_AVX512
+      eight[j] = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, (__m512)sums[r][j], 0),
+                               _mm512_maskz_extractf32x8_ps(0xff, (__m512)sums[r][j], 1));
+#else
+      eight[j] = (__m256)sums[r][j];
+#endif
+    }
+    const __m256 all =
+        _mm256_hadd_ps(_mm256_hadd_ps(eight[0], eight[1]), _mm256_hadd_ps(eight[2], eight[3]));
+    to[r] = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
   }
-  return BYOC_NAME(sum_lanes)(sum);
+}
+
+/* The products of such queries with `count` keys, where these lie. */
+BYOC_INLINE void BYOC_NAME(attention_scores)(const int rows, const byoc_attention_params* p,
+                                             const byoc_attention_room* room, const float* query,
+                                             const float* key, int64_t count, float* scores) {
+  __m128 of[2];
+  for (int64_t k = 0; k < count; k += 4) {
+    const int is_four = k + 4 <= count;
+    const float* keys = key + k * p->key.row;
+    for (int64_t i = 0; i < (is_four ? 1 : count - k); ++i) {
+      BYOC_NAME(attention_four)
+      (rows, p, room, query, keys + i * p->key.row, is_four ? p->key.row : 0, of);
+      for (int r = 0; r < rows; ++r) {
+        float* to = scores + r * room->score_row + k + i;
+        if (is_four) {
+          _mm_storeu_ps(to, of[r]);
+        } else {
+          _mm_store_ss(to, of[r]);
+        }
+      }
+    }
+  }
 }
 
 /* Keys as panels of BYOC_PANEL of them, transposed; values as panels of BYOC_PANEL columns. What
@@ -230,31 +278,39 @@ BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, c
   *sum += BYOC_NAME(sum_lanes)(total);
 }
 
-/* result += weights x values, for one row, where the values lie. */
-BYOC_INLINE void BYOC_NAME(attention_gather)(const byoc_attention_params* p, const float* weights,
-                                             const float* value, int64_t count, float* result) {
+/* results += weights x values, where the values lie, for as many rows as `rows`, at most 3. */
+BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attention_params* p,
+                                             const byoc_attention_room* room, const float* weights,
+                                             const float* value, int64_t count, float* results) {
   for (int64_t first = 0; first < p->value_width; first += 4 * BYOC_LANES) {
     const int64_t wide = byoc_min(4 * BYOC_LANES, p->value_width - first);
-    BYOC_VEC sums[4];
-    for (int j = 0; j < 4; ++j) sums[j] = BYOC_NAME(set)(0.f);
+    BYOC_VEC sums[3][4];
+    for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
     if (wide == 4 * BYOC_LANES) {
       for (int64_t k = 0; k < count; ++k) {
         const float* row = value + k * p->value.row + first;
         BYOC_UNROLL
-        for (int j = 0; j < 4; ++j) sums[j] += weights[k] * BYOC_NAME(load)(row + j * BYOC_LANES);
+        for (int j = 0; j < 4; ++j) {
+          const BYOC_VEC x = BYOC_NAME(load)(row + j * BYOC_LANES);
+          BYOC_UNROLL
+          for (int r = 0; r < rows; ++r) sums[r][j] += weights[r * room->score_row + k] * x;
+        }
       }
     } else {
       for (int64_t k = 0; k < count; ++k) {
         const float* row = value + k * p->value.row + first;
         for (int j = 0; j * BYOC_LANES < wide; ++j) {
           const int lanes = (int)byoc_min(BYOC_LANES, wide - j * BYOC_LANES);
-          sums[j] += weights[k] * BYOC_NAME(load_some)(row + j * BYOC_LANES, lanes);
+          const BYOC_VEC x = BYOC_NAME(load_some)(row + j * BYOC_LANES, lanes);
+          for (int r = 0; r < rows; ++r) sums[r][j] += weights[r * room->score_row + k] * x;
         }
       }
     }
-    for (int j = 0; j * BYOC_LANES < wide; ++j) {
-      float* to = result + first + j * BYOC_LANES;
-      BYOC_NAME(store)(to, BYOC_NAME(load)(to) + sums[j]);
+    for (int r = 0; r < rows; ++r) {
+      for (int j = 0; j * BYOC_LANES < wide; ++j) {
+        float* to = results + r * room->result_row + first + j * BYOC_LANES;
+        BYOC_NAME(store)(to, BYOC_NAME(load)(to) + sums[r][j]);
+      }
     }
   }
 }
@@ -314,10 +370,14 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
       const float* some_keys = key + first * p->key.row;
       const float* some_values = value + first * p->value.row;
       if (few) {
-        for (int64_t k = 0; k < most; ++k) {
-          for (int64_t r = 0; r < rows; ++r) {
-            scores[r * room.score_row + k] =
-                BYOC_NAME(dot)(queries + r * room.query_row, some_keys + k * p->key.row, p->width);
+        const byoc_passes passes = byoc_in_passes(rows, 2);
+        for (int64_t pass = 0, r = 0; pass < passes.count; r += byoc_pass_rows(&passes, pass++)) {
+          const float* of = queries + r * room.query_row;
+          float* to = scores + r * room.score_row;
+          if (byoc_pass_rows(&passes, pass) == 2) {
+            BYOC_NAME(attention_scores)(2, p, &room, of, some_keys, most, to);
+          } else {
+            BYOC_NAME(attention_scores)(1, p, &room, of, some_keys, most, to);
           }
         }
       } else {
@@ -343,9 +403,20 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
          &largest[row - first_row + r], &sums[row - first_row + r], block + r * room.result_row);
       }
       if (few) {
-        for (int64_t r = 0; r < rows; ++r) {
-          BYOC_NAME(attention_gather)
-          (p, scores + r * room.score_row, some_values, most, block + r * room.result_row);
+        const byoc_passes passes = byoc_in_passes(rows, 3);
+        for (int64_t pass = 0, r = 0; pass < passes.count; r += byoc_pass_rows(&passes, pass++)) {
+          const float* of = scores + r * room.score_row;
+          float* to = block + r * room.result_row;
+          switch (byoc_pass_rows(&passes, pass)) {
+            case 3:
+              BYOC_NAME(attention_gather)(3, p, &room, of, some_values, most, to);
+              break;
+            case 2:
+              BYOC_NAME(attention_gather)(2, p, &room, of, some_values, most, to);
+              break;
+            default:
+              BYOC_NAME(attention_gather)(1, p, &room, of, some_values, most, to);
+          }
         }
       } else {
         byoc_matrices m = byoc_plain_product(scores, room.score_row, scratch + room.values,

@@ -338,17 +338,19 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
   const int64_t groups = p->depth / p->group, block = byoc_compressed_block_groups(p);
   float* sums = scratch;
   float* weights = scratch + rows * BYOC_WIDTH;
+  const byoc_position at = {0, 0, row, panel * BYOC_WIDTH};
   if (p->rounds) {
     const char* source = rounded + row * byoc_compressed_rounded_bytes(p);
 #if BYOC_HAS_VNNI
     if (p->has_vnni) {
-      BYOC_NAME(integer_panel_vnni)(p, source, rows, b, (char*)weights, sums);
-    } else
-#endif
-    {
-      BYOC_NAME(integer_panel_pairs)(p, source, rows, b, (char*)weights, sums);
+      BYOC_NAME(integer_panel_vnni)(p, source, rows, b, (char*)weights, sums, results, at);
+      return;
     }
-  } else if (p->rows <= byoc_compressed_direct_rows(p)) {
+#endif
+    BYOC_NAME(integer_panel_pairs)(p, source, rows, b, (char*)weights, sums, results, at);
+    return;
+  }
+  if (p->rows <= byoc_compressed_direct_rows(p)) {
     const byoc_passes passes = byoc_in_passes(rows, BYOC_DIRECT);
     for (int64_t pass = 0, top = 0; pass < passes.count; ++pass) {
       const int64_t present = byoc_pass_rows(&passes, pass);
@@ -368,7 +370,6 @@ BYOC_NO_INLINE void BYOC_NAME(compressed_panel)(const byoc_compressed_params* p,
       BYOC_NAME(products)(rows, 2, &m, NULL);
     }
   }
-  const byoc_position at = {0, 0, row, panel * BYOC_WIDTH};
   BYOC_NAME(finish_sums)(results, sums, BYOC_WIDTH, rows, at,
                          byoc_min(p->columns, at.channel + BYOC_WIDTH));
 }

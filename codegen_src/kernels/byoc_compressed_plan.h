@@ -111,8 +111,9 @@ BYOC_INLINE float byoc_compressed_scale(int32_t most, float* inverse) {
 }
 BYOC_INLINE void byoc_compressed_say(const byoc_compressed_params* p, int32_t sum,
                                      byoc_rounded* said) {
+  const int is_signed = p->bits == 8 && !p->has_vnni;
   said->sum = (float)sum;
-  said->start = -sum * (p->bits == 8 ? 128 : 8);
+  said->start = is_signed ? 0 : -sum * (p->bits == 8 ? 128 : 8);
 }
 /* How often the rounded rows are there: once for each thread where there are so few that a thread
    has rounded all of them before it would have waited for the others. */

@@ -182,21 +182,19 @@ BYOC_INLINE BYOC_INTS BYOC_NAME(load_ints)(const void* p) {
   memcpy(&v, p, sizeof(v));
   return v;
 }
-/* Four vectors of float, or of float16 where numbers have 16 bits. */
+/* Vector `j` of float, or of float16 where numbers have 16 bits. */
+BYOC_INLINE BYOC_VEC BYOC_NAME(load_wide)(const char* from, int64_t bits, int j) {
+  if (bits == 32) return BYOC_NAME(load)((const float*)from + j * BYOC_LANES);
+#ifdef BYOC_SIMD_AVX512
+  const __m256i halves = _mm256_loadu_si256((const __m256i*)from + j);
+#else
+  const __m128i halves = _mm_loadu_si128((const __m128i*)from + j);
+#endif
+  return (BYOC_VEC)BYOC_CONVERT(cvtph_ps, halves);
+}
 BYOC_INLINE void BYOC_NAME(load_four)(const char* from, int64_t bits, BYOC_VEC* to) {
   BYOC_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    if (bits == 32) {
-      to[j] = BYOC_NAME(load)((const float*)from + j * BYOC_LANES);
-    } else {
-#ifdef BYOC_SIMD_AVX512
-      const __m256i halves = _mm256_loadu_si256((const __m256i*)from + j);
-#else
-      const __m128i halves = _mm_loadu_si128((const __m128i*)from + j);
-#endif
-      to[j] = (BYOC_VEC)BYOC_CONVERT(cvtph_ps, halves);
-    }
-  }
+  for (int j = 0; j < 4; ++j) to[j] = BYOC_NAME(load_wide)(from, bits, j);
 }
 BYOC_INLINE void BYOC_NAME(store_ints)(void* p, BYOC_INTS v) { memcpy(p, &v, sizeof(v)); }
 
