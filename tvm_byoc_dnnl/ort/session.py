@@ -286,7 +286,7 @@ class InferenceSession:
         if not self._inputs.keys() <= input_feed.keys():
             missing = [name for name in self._inputs if name not in input_feed]
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")
-        wanted = list(output_names) if output_names else list(self._outputs)
+        wanted = list(output_names or ())
         for name in wanted:
             if name not in self._outputs:
                 raise InvalidArgument(f"Invalid Output Name:{name}")
@@ -306,6 +306,8 @@ class InferenceSession:
         if self._foreign is not None:
             return value
         wanted = argument._dtype
+        if type(value) is np.ndarray and value.dtype == wanted:
+            return value
         try:
             array = np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else wanted)
         except (TypeError, ValueError) as error:
@@ -316,16 +318,16 @@ class InferenceSession:
         return array
 
     def _run(self, wanted: list[str], feed: dict[str, Any], options: RunOptions | None) -> list[Any]:
-        if self._foreign is None and any(name in self._stored_inputs for name in feed):
+        """All outputs, unless some are named."""
+        if self._foreign is None and self._stored_inputs and not feed.keys().isdisjoint(self._stored_inputs):
             self._refused(UnsupportedError("a call replaces an initialiser, which is compiled in"), fallback=True)
         if self._foreign is not None:
-            return self._foreign.run(wanted, feed, options)
+            return self._foreign.run(wanted or list(self._outputs), feed, options)
         try:
             if isinstance(self._runner, BaseRunner):
                 values = self._runner(*[feed[name] for name in self._inputs])
             else:
                 values = self._runner.run(feed)
-            found = dict(zip(self._outputs, [values] if isinstance(values, np.ndarray) else values, strict=True))
         except UnsupportedError as error:  # the values of this call cannot be compiled for
             self._refused(error, fallback=True)
             return self._run(wanted, feed, options)
@@ -335,6 +337,10 @@ class InferenceSession:
             raise RuntimeException(str(error)) from error
         except RuntimeError as error:
             raise Fail(str(error)) from error
+        results = [values] if isinstance(values, np.ndarray) else list(values)
+        if not wanted:
+            return results
+        found = dict(zip(self._outputs, results, strict=True))
         return [found[name] for name in wanted]
 
     def run_async(
