@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -14,6 +15,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.tvm_version import quantised_number
 from tests.unit.importing import module, ops, prepared, rand, run, same_numbers
+from tvm_byoc_dnnl.ir.relax_utils import make_constant, module_of
 
 A, B = rand(3, 4), rand(3, 4, seed=2)
 P = np.abs(A) + 0.1
@@ -81,6 +83,47 @@ def test_fold(name: str) -> None:
     (got,), (want,) = run(after, rand(1)), run(mod, rand(1))
     assert got.dtype == want.dtype
     assert_right(got, want, 1e-6, least=1.0, elementwise=True)
+
+
+ODD = np.array([[np.nan, 1], [np.inf, np.nan], [-np.inf, 2], [3, 3]])
+#: the function, the values of its operand, their dtype, and the result
+ODD_CASES: dict[str, tuple[Callable[[Any], Any], Any, str, Any]] = {
+    "running sums of another dtype": (
+        lambda x: relax.op.cumsum(x, 0, dtype="int32"),
+        [120, 100, -7],
+        "int8",
+        [120, 220, 213],
+    ),
+    "a running sum of float16": (
+        lambda x: relax.op.cumsum(x, 0),
+        np.ones(3000),
+        "float16",
+        np.arange(1, 3001).astype("float16"),
+    ),
+    "a sum of bfloat16": (relax.op.sum, np.ones(3000), "bfloat16", 3008),
+    "a product of bfloat16": (relax.op.prod, np.full(30, 1.0078125), "bfloat16", 1.265625),
+    "the largest": (lambda x: relax.op.max(x, 1), ODD, "float32", [np.nan, np.nan, 2, 3]),
+    "the least": (lambda x: relax.op.min(x, [0], True), ODD, "float16", [[np.nan, np.nan]]),
+    "the largest of bfloat16": (lambda x: relax.op.max(x, 1), ODD, "bfloat16", [np.nan, np.nan, 2, 3]),
+    "of none the largest": (lambda x: relax.op.max(x, 1), np.ones((0, 0)), "int8", np.ones(0)),
+    "larger": (lambda x: relax.op.maximum(x, x), ODD, "bfloat16", ODD),
+    "not equal": (lambda x: relax.op.not_equal(x, x), ODD, "float32", np.isnan(ODD)),
+    "signs": (relax.op.sign, ODD, "float32", np.sign(np.nan_to_num(ODD))),
+    "bounds beyond the dtype": (lambda x: relax.op.clip(x, -2, 3), [0, 7], "uint8", [0, 3]),
+}
+
+
+@pytest.mark.parametrize("case", ODD_CASES.values(), ids=ODD_CASES)
+def test_a_fold_and_host_code_agree_on_odd_numbers(case: tuple[Callable[[Any], Any], Any, str, Any]) -> None:
+    function, values, dtype, expected = case
+    array = np.asarray(values).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    x = relax.Var("x", relax.TensorType(array.shape, dtype))
+    host = module_of([x], lambda _b: function(x))
+    folded = prepared(module_of([relax.Var("unread", x.ty)], lambda _b: function(make_constant(array, dtype))))
+    for mod in (host, folded):
+        vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline="byoc"), tvm.cpu())
+        got = vm["main"](tvm.runtime.tensor(array)).numpy()
+        np.testing.assert_array_equal(got.astype("float64"), np.asarray(expected, "float64"))
 
 
 def test_chains_fold_to_one_constant() -> None:

@@ -92,9 +92,12 @@ def _index_tensor(_call: Any, _shape: tuple[int, ...], x: np.ndarray, *indices: 
 def _cumsum(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
     if call.attrs.axis is None or call.attrs.exclusive or x.dtype.kind not in "ifb":
         return None
-    sums = np.cumsum(x, int(call.attrs.axis), dtype="int64" if x.dtype.kind == "b" else x.dtype)
+    dtype = np.dtype(str(call.ty.dtype))
+    if x.dtype.kind == "f" and dtype.kind != "f":
+        return None
+    sums = np.cumsum(x.astype({"b": "int64", "f": "float64"}.get(dtype.kind, dtype)), int(call.attrs.axis))
     # PyTorch counts booleans in int64, the importer calls the result bool: fold where both are the same.
-    return None if x.dtype.kind == "b" and sums.size and sums.max() > 1 else sums
+    return None if dtype.kind == "b" and sums.size and sums.max() > 1 else sums.astype(dtype)
 
 
 def _concat(call: Any, _shape: tuple[int, ...], *parts: np.ndarray) -> np.ndarray:
@@ -116,13 +119,18 @@ def _arange(call: Any, _shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _clip(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-    low, high = (np.asarray(a.value, x.dtype) for a in call.args[1:])
-    return np.maximum(np.minimum(x, high), low)
+    low, high = (a.value for a in call.args[1:])
+    if x.dtype.kind in "iu":  # which may not have the bounds
+        low, high = (min(max(bound, np.iinfo(x.dtype).min), np.iinfo(x.dtype).max) for bound in (low, high))
+    return np.maximum(np.minimum(x, np.asarray(high, x.dtype)), np.asarray(low, x.dtype))
 
 
 def _reduce(function: Callable[..., Any]) -> Fold:
-    def fold(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    def fold(call: Any, _shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
         axis = call.attrs.axis
+        if not x.size or x.dtype.kind == "b":
+            return None
+        x = x if x.dtype.kind in "iu" else x.astype("float64")  # NumPy adds bfloat16 in bfloat16
         return function(x, axis=None if axis is None else tuple(int(a) for a in axis), keepdims=call.attrs.keepdims)
 
     return fold
@@ -145,7 +153,7 @@ def _fill(value: float) -> Fold:
 
 
 _SAME_IN_NUMPY = (
-    *("add", "subtract", "multiply", "maximum", "minimum", "abs", "negative", "floor", "ceil", "sign"),
+    *("add", "multiply", "maximum", "minimum", "abs", "floor", "ceil"),
     *("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
     *("logical_and", "logical_or", "logical_not", "isnan", "isinf", "isfinite"),
 )
@@ -176,6 +184,8 @@ _FOLDS: dict[str, Fold] = {
     "prod": _reduce(np.prod),
     "max": _reduce(np.max),
     "min": _reduce(np.min),
+    **{name: _plain(getattr(np, name), "fiu") for name in ("subtract", "negative")},
+    "sign": _plain(lambda x: (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype), "fiu"),  # of a NaN 0, as TVM's
     **{name: _plain(getattr(np, name)) for name in _SAME_IN_NUMPY},
     **{name: _plain(getattr(np, name), _FLOAT) for name in _SAME_IN_NUMPY_ON_FLOATS},
     "rsqrt": _plain(lambda x: 1 / np.sqrt(x), _FLOAT),

@@ -1,11 +1,11 @@
 """Operators that TVM lowers wrong, or not at all: what is made of them instead, in host code and by `translate_to_te`.
 
-* Sums of float16 are made in float16; here in float32.
+* Sums and products of float16 and bfloat16, running ones too, are made in these dtypes; here in float32.
 * Means of float32 are made in float32, one number after the other, and norms take the variance from the mean of the
   squares, which leaves nothing of it where the mean is large; here in float64, where equal numbers have exactly their
   value as mean.
 * TVM's tanh and atanh are 0 near 0; here the C library's.
-* TVM's relu, clip, maximum and minimum take a NaN for a number; here, as in ONNX, it stays.
+* TVM takes a NaN for a number in some operators: `nan`.
 * TVM's padding by elements of the tensor itself reads memory of others where there are too few of them. Its running
   sums and products write there where there are none.
 * TVM has transposed convolutions and resizing in some layouts only; the others are permuted to one of these.
@@ -32,6 +32,7 @@ from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
 from ..ir.relax_utils import shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of
+from .nan import clip, extreme, not_equal, of_two, relu
 
 _OPAQUE = 8  # TVM's kind of a function that is fused with nothing
 
@@ -63,7 +64,10 @@ def emitted(bb: relax.BlockBuilder, name: str, kernel: Callable[..., Any], *oper
 
 Legalization = Callable[[relax.BlockBuilder, Any], Any]
 
-_SUMS = ("matmul", "sum", *(f"nn.conv{d}d" for d in (1, 2, 3)))
+_SUMS = ("matmul", "sum", "prod", *(f"nn.conv{d}d" for d in (1, 2, 3)))
+#: dtype → the wider one in which some operators are computed
+_NARROW = {"bfloat16": "float32", "float16": "float32"}
+_ALL_BUT_DOUBLE = {**_NARROW, "float32": "float64"}
 _MEANS = ("mean", "variance", "std")
 _NORMS = ("nn.layer_norm", "nn.group_norm", "nn.instance_norm")
 #: functions that LLVM does not have in float16, and those of which TVM rounds every step to float16
@@ -112,7 +116,7 @@ def _by_library(name: str) -> Legalization:
 
 
 def _computed_in(op: str, wider: Mapping[str, str]) -> Legalization:
-    """An operator in another dtype for some: in float16, the sum of 4,096 ones is 2,048."""
+    """An operator in another dtype for some: in float16, the sum of 4,096 ones is 2,048, and in bfloat16 256."""
     default = default_of(op)
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
@@ -162,7 +166,8 @@ def _scan(binary: Callable[[Any, Any], Any], first: int) -> Any:
             data = topi.reshape(data, [topi.utils.prod(data.shape)])
         axis = 0 if attrs.axis is None else int(attrs.axis) % len(data.shape)
         dtype = str(attrs.dtype or "void")
-        dtype = dtype_of(data) if dtype == "void" else dtype
+        given = dtype_of(data) if dtype == "void" else dtype
+        dtype = _NARROW.get(given, given)
         before, size = topi.utils.prod(data.shape[:axis]), data.shape[axis]
         lines = before * topi.utils.prod(data.shape[axis + 1 :])
         behind = tirx.max(topi.utils.prod(data.shape[axis + 1 :]), 1)  # to divide by, where there is no line
@@ -176,7 +181,8 @@ def _scan(binary: Callable[[Any, Any], Any], first: int) -> Any:
                     begin = tirx.const(first, dtype) if attrs.exclusive else source[here].astype(dtype)
                     out[here] = tirx.if_then_else(k == 0, begin, binary(out[here - behind], source[read].astype(dtype)))
 
-        return stage("scan", write, [data], [(data.shape, dtype)])
+        made = stage("scan", write, [data], [(data.shape, dtype)])
+        return made if dtype == given else topi.cast(made, given)
 
     return compute
 
@@ -353,56 +359,18 @@ def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
     return default(bb, call)
 
 
-def _relu(attrs: Any, data: te.Tensor) -> te.Tensor:
-    if "float" not in dtype_of(data):
-        return topi.nn.relu(data)
-    zero = tirx.const(0, dtype_of(data))
-    return te.compute(data.shape, lambda *at: tirx.Select(data[at] < zero, zero, data[at]), tag=topi.tag.ELEMWISE)
-
-
-def _clip(attrs: Any, data: te.Tensor, least: Any, most: Any) -> te.Tensor:
-    if "float" not in dtype_of(data):
-        return topi.clip(data, least, most)
-    low, high = (tirx.Cast(dtype_of(data), bound) for bound in (least, most))
-
-    def one(*at: Any) -> Any:
-        lowered = tirx.Select(data[at] > high, high, data[at])
-        return tirx.Select(lowered < low, low, lowered)
-
-    return te.compute(data.shape, one, tag=topi.tag.ELEMWISE)
-
-
-def _of_two(binary: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any]) -> Callable[..., te.Tensor]:
-    def compute(attrs: Any, first: te.Tensor, second: te.Tensor) -> te.Tensor:
-        usual = binary(first, second)
-        if "float" not in dtype_of(usual):
-            return usual
-
-        def one(*at: Any) -> Any:
-            x, y = (operand[_broadcast_index(operand, at)] for operand in (first, second))
-            return tirx.Select(tirx.isnan(x), x, scalar(x, y))
-
-        return te.compute(usual.shape, one, tag=topi.tag.BROADCAST)
-
-    return compute
-
-
-def _broadcast_index(operand: te.Tensor, at: Sequence[Any]) -> tuple[Any, ...]:
-    own = at[len(at) - len(operand.shape) :]
-    return tuple(
-        0 if isinstance(size, tirx.IntImm) and size == 1 else i for size, i in zip(operand.shape, own, strict=True)
-    )
-
-
 _COMPUTES: dict[str, Callable[..., Any]] = {
     "argsort": _argsort,
-    "clip": _clip,
+    "clip": clip,
     "cumprod": _scan(operator.mul, 1),
     "cumsum": _scan(operator.add, 0),
-    "maximum": _of_two(topi.maximum, tirx.max),
-    "minimum": _of_two(topi.minimum, tirx.min),
+    "max": extreme(topi.max),
+    "maximum": of_two(topi.maximum, tirx.max),
+    "min": extreme(topi.min),
+    "minimum": of_two(topi.minimum, tirx.min),
     "nn.pixel_shuffle": _pixel_shuffle,
-    "nn.relu": _relu,
+    "nn.relu": relu,
+    "not_equal": not_equal,
     "sort": _sort,
 }
 
@@ -411,14 +379,12 @@ MENDED: dict[str, Legalization] = {
     **{f"relax.{name}": _by_float32(name) for name in _NOT_IN_FLOAT16},
     **{f"relax.{name}": _by_compute(name.rpartition(".")[2], compute) for name, compute in _COMPUTES.items()},
     **{f"relax.{name}": _by_library(name) for name in ("atanh", "tanh")},
-    **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32"}) for name in _SUMS},
-    **{f"relax.{name}": _computed_in(f"relax.{name}", {"float16": "float32", "float32": "float64"}) for name in _MEANS},
+    **{f"relax.{name}": _computed_in(f"relax.{name}", _NARROW) for name in _SUMS},
+    **{f"relax.{name}": _computed_in(f"relax.{name}", _ALL_BUT_DOUBLE) for name in _MEANS},
     # Between 11 and its threshold TVM's is infinite in float16.
-    "relax.nn.softplus": _computed_in("relax.nn.softplus", {"bfloat16": "float32", "float16": "float32"}),
+    "relax.nn.softplus": _computed_in("relax.nn.softplus", _NARROW),
     # TVM's result of 16 bits is of float32.
-    "relax.nn.batch_norm": _computed_in(
-        "relax.nn.batch_norm", {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
-    ),
+    "relax.nn.batch_norm": _computed_in("relax.nn.batch_norm", _ALL_BUT_DOUBLE),
     **{f"relax.{name}": _normalized(f"relax.{name}") for name in _NORMS},
     **{f"relax.nn.conv{d}d_transpose": _in_layouts(f"relax.nn.conv{d}d_transpose", "DHW"[3 - d :]) for d in (1, 2, 3)},
     **{f"relax.image.resize{d}d": _in_layouts(f"relax.image.resize{d}d", "DHW"[3 - d :]) for d in (2, 3)},
