@@ -18,10 +18,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .api.compile import compile as compile_model
-from .core.errors import ByocError, InputError, UnsupportedError, first_line
+from .core.errors import ByocError, InputError, UnsupportedError, first_line, one_of
 from .frontends.torch.importer import decomposed
 from .frontends.torch.writes import writes, written
 from .runtime.runner import Runner
+from .vendors.namespaces import check_arguments
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -224,8 +225,8 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have
 OPTIONS = (
-    "compiler", "precision", "weights", "activations",
-    "policy", "exclude", "force", "place", "placement", "database", "options", "threads", "strict",
+    "compiler", "precision", "weights", "activations", "int8",
+    "policy", "exclude", "force", "place", "database", "options", "threads", "strict",
 )  # fmt: skip
 
 
@@ -248,8 +249,8 @@ def compile_graph(
     example_inputs : sequence
         The arguments of the first call.
     options : mapping, optional
-        Arguments of `tvm_byoc_dnnl.compile`: ``compiler``, ``precision``, ``weights``, ``activations``, ``policy``,
-        ``exclude``, ``force``, ``place``, ``placement``, ``database``, ``options``, ``threads`` and ``strict``.
+        Arguments of `tvm_byoc_dnnl.compile`: ``compiler``, ``precision``, ``weights``, ``activations``, ``int8``,
+        ``policy``, ``exclude``, ``force``, ``place``, ``database``, ``options``, ``threads`` and ``strict``.
     mode : str, optional
         For torch.compile's other backends.
 
@@ -270,9 +271,9 @@ def compile_graph(
         raise InputError(
             f"mode is {mode!r}; the backend tvm_byoc_dnnl has no modes, use options= ({', '.join(OPTIONS)})"
         )
-    unknown = [name for name in options or {} if name not in OPTIONS]
-    if unknown:
-        raise InputError(f"unknown option {unknown[0]!r}; the backend tvm_byoc_dnnl has {', '.join(OPTIONS)}")
+    for name in options or {}:
+        one_of("the name of an option", name, OPTIONS)
+    check_arguments(**(options or {}))
     try:
         return _CompiledGraph(Capture(graph_module, example_inputs), dict(options or {}), example_inputs)
     except ByocError as error:

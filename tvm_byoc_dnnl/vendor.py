@@ -15,7 +15,6 @@ from .core.errors import (
     InputError as InputError,
     NativeLibraryError as NativeLibraryError,
     UnsupportedError as UnsupportedError,
-    one_of as one_of,
 )
 from .core.verdict import Reject as Reject, require as require
 from .graph.builder import GraphBuilder as GraphBuilder, Value as Value

@@ -17,7 +17,6 @@ from ...vendor import (
     constant_numpy,
     dtype_of,
     is_constant,
-    one_of,
     pattern_example,
     register_pattern,
     require,
@@ -35,11 +34,11 @@ BYTES = ("int8", "uint8")
 _MOVABLE = (*FLOATS, "bool", *BYTES)
 
 
-#: option → the values that it may have, the default first
-_VALUES: dict[str, tuple[Any, ...]] = {
+#: option → its default, or the values that it may have, the default first
+OPTIONS: dict[str, Any] = {
     # whether Winograd's algorithm is used where it is faster, and at most how many results a tile has per axis: 2 gives
     # smaller rounding errors
-    "fast_convolution": (True, False),
+    "fast_convolution": True,
     "winograd_tile": (4, 2),
     # how products of float32 with constant weights are computed where the CPU has AMX (docs/numerics.md)
     "products": ("auto", "bf16x2", "float32"),
@@ -48,26 +47,20 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     # the dtype in which regions compute
     "precision": ("float32", "bfloat16", "auto"),
     # whether NaN may be lost, for fewer primitives; and whether bounds behind products pass one on
-    "finite_math": (False, True),
-    "keep_nan": (False, True),
-}
-#: option → its default
-OPTIONS: dict[str, Any] = {name: values[0] for name, values in _VALUES.items()}
-OPTIONS |= {
+    "finite_math": False,
+    "keep_nan": False,
     "float32_ops": "",  # operators that stay in float32, separated by commas
     # the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by
     # default the one that the model asks for; the engine reads these
-    "weights": "float32",
-    "activations": "stored",
+    "weights": ("float32", "int8", "int4"),
+    "activations": ("stored", "float32", "int8"),
 }
 
 
 def option(graph: PortableGraph, name: str) -> Any:
     """The value of an option of the namespace for a graph."""
     value = graph.options.get(name, OPTIONS[name])
-    if name in _VALUES:
-        one_of(f"the option {name} of dnnl", value, _VALUES[name])
-    return value
+    return value[0] if isinstance(value, tuple) else value
 
 
 def algorithm(graph: PortableGraph) -> dict[str, Any]:

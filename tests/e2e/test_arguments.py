@@ -143,7 +143,7 @@ def test_memory_that_only_regions_read_may_lie_anywhere(run: byoc.Runner) -> Non
             small = builder.emit(relax.op.tanh(relax.op.add(x, y)))
             out = builder.emit_output(relax.op.cumsum(relax.op.subtract(small, y), axis=1))
         builder.emit_func_output(out)
-    mixed = byoc.Runner(byoc.compile(builder.get(), placement={"relax.subtract": "tvm"}))
+    mixed = byoc.Runner(byoc.compile(builder.get(), place={"relax.subtract": "tvm"}))
     for array in (*map(at_offset, range(5)), read_only(at_offset(3))):
         held, copied = mixed.tensors([array, array])  # TVM's subtraction reads the second
         assert held.data_ptr() == array.ctypes.data and copied.data_ptr() % 64 == 0

@@ -231,7 +231,7 @@ def test_the_option_of_tvms_pass(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": "binary"}, r"output is 'binary'; expected one of 'module', 'source'"),
+        ({"output": "binary"}, r"'output' of 'dnnl' is 'binary'; expected one of 'module', 'source'"),
         ({"output": 3}, r"option 'output' of 'dnnl' is 3; expected str"),
         ({"optimise": 3}, r"'dnnl' has no option 'optimise'; its options and their defaults: output='module'"),
     ],

@@ -144,7 +144,7 @@ PLACEMENTS = {
 @pytest.mark.parametrize(("placement", "expected"), PLACEMENTS.values(), ids=PLACEMENTS)
 def test_a_placement_by_hand(placement, expected):
     with vendors("va", "vb", ("vc", ["relax.nn.relu"])):
-        mod = byoc.partition(Chain, ["va", "vb", "vc"], placement=placement)
+        mod = byoc.partition(Chain, ["va", "vb", "vc"], place=placement)
         assert [owner.partition("_")[0] for owner in owners(mod).values()] == expected
         assert_right(run(mod, X), EXPECTED)
 
@@ -152,27 +152,27 @@ def test_a_placement_by_hand(placement, expected):
 def test_a_placement_overrules_the_policy_of_its_compiler():
     with vendors("va", "vb"):
         byoc.register_namespace("vb", policy=byoc.RegionPolicy(min_flops=10**9))
-        assert regions_of(byoc.partition(Chain, ["va", "vb"], placement={"b": "vb"})) == ["va", "va", "vb"]
+        assert regions_of(byoc.partition(Chain, ["va", "vb"], place={"b": "vb"})) == ["va", "va", "vb"]
 
 
 def test_explain_says_who_was_named_instead():
     with vendors("va", "vb"):
-        verdicts = explained(Chain, ["va", "vb"], placement={"b": "tvm"})["relax.exp"]
+        verdicts = explained(Chain, ["va", "vb"], place={"b": "tvm"})["relax.exp"]
         assert verdicts == dict.fromkeys(["va", "vb"], "placement: placed with 'tvm'")
-        byoc.partition(Chain, ["va", "vb"], placement={"b": "tvm"}, strict=True)  # a decision is no failure
+        byoc.partition(Chain, ["va", "vb"], place={"b": "tvm"}, strict=True)  # a decision is no failure
 
 
 def test_a_placement_with_an_unknown_compiler_is_refused():
-    with vendors("va"), pytest.raises(byoc.InputError, match=r"placement\['b'\] is 'nobody'; expected 'tvm' or"):
-        byoc.partition(Chain, "va", placement={"b": "nobody"})
+    with vendors("va"), pytest.raises(byoc.InputError, match=r"place\['b'\] is 'nobody'; expected 'tvm' or"):
+        byoc.partition(Chain, "va", place={"b": "nobody"})
 
 
 @pytest.mark.parametrize("name", ["nosuch", "va.nosuch", "relax.nosuch", "B"])
 def test_a_placement_of_what_does_not_exist_is_refused(name):
     with (
         vendors("va"),
-        pytest.raises(byoc.InputError, match=rf"placement\['{name}'\]: the model has no such call; expected"),
+        pytest.raises(byoc.InputError, match=rf"place\['{name}'\]: the model has no such call; expected"),
     ):
-        byoc.partition(Chain, "va", placement={name: "tvm"})
+        byoc.partition(Chain, "va", place={name: "tvm"})
     with vendors("va"):  # what another model may have, and what stands for any number of calls
-        byoc.partition(Chain, "va", placement={"relax.nn.relu": "tvm", "vb*": "tvm", "dnnl.conv2d": "tvm"})
+        byoc.partition(Chain, "va", place={"relax.nn.relu": "tvm", "vb*": "tvm", "dnnl.conv2d": "tvm"})

@@ -300,14 +300,6 @@ def test_calls_are_excluded_and_forced_by_name(arguments, as_policy):
         )
 
 
-def test_calls_are_placed_by_name_before_a_placement():
-    with vendors("a", "b"):
-        placed = {"relax.add": "b", "relax.exp": "tvm"}
-        made = owners(byoc.partition(PingPong, ["a", "b"], place={"relax.exp": "b"}, placement=placed))
-        assert [made[op][:1] for op in ("add", "relu", "exp")] == ["b", "a", "b"]
-        assert placed == {"relax.add": "b", "relax.exp": "tvm"}
-
-
 @pytest.mark.parametrize("function", [byoc.partition, byoc.compile, byoc.explain, byoc.verify])
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -318,6 +310,9 @@ def test_calls_are_placed_by_name_before_a_placement():
         ({"place": {"relax.ad": "tvm"}}, "did you mean 'relax.add'"),
         ({"place": {"relax.add": "dnn"}}, "did you mean 'dnnl'"),
         ({"place": "relax.add"}, "place is 'relax.add'; expected a mapping"),
+        ({"options": {"dnnl": {"int8": "exat"}}}, "option 'int8' of 'dnnl' is 'exat'; .*did you mean 'exact'"),
+        ({"options": {"dnnl": {"precison": "auto"}}}, "has no option 'precison'; .*did you mean 'precision'"),
+        ({"options": {"dnnl": {"winograd_tile": 3}}}, "'winograd_tile' of 'dnnl' is 3; expected one of 4, 2"),
     ],
 )
 def test_a_name_that_is_none_is_an_error(function, arguments, message):

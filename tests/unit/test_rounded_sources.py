@@ -184,7 +184,7 @@ def test_verify_states_the_error_of_rounded_sources() -> None:
         ({"activations": "int4"}, "activations is 'int4'; expected one of None, 'float32', 'int8'"),
         ({"activations": "int8", "prepare": False}, "activations is 'int8' and prepare is False"),
         ({"activations": "int8", "compiler": "ccompiler"}, "ccompiler has no such option"),
-        ({"options": {"dnnl": {"activations": "int3"}}}, "activations is 'int3'; expected one of 'stored', 'float32'"),
+        ({"options": {"dnnl": {"activations": "int3"}}}, "of 'dnnl' is 'int3'; expected one of 'stored', 'float32'"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:

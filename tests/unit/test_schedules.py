@@ -22,7 +22,7 @@ def test_a_database_of_schedules_is_applied_to_the_calls_of_tvm():
         scheduled.append(str(sch.mod))
         return True
 
-    mod = byoc.partition(Chain, "ccompiler", placement={"a": "tvm", "b": "tvm", "c": "tvm"})
+    mod = byoc.partition(Chain, "ccompiler", place={"a": "tvm", "b": "tvm", "c": "tvm"})
     plain = setting_of("tvm")
     with ms.database.ScheduleFnDatabase(schedule):
         ex = tvm.compile(mod, "llvm", relax_pipeline="byoc")

@@ -88,7 +88,7 @@ def test_the_cheapest_placement_is_found(costs, expected):
     with priced(**costs):
         placement = byoc.tune(Chain, list(costs), budget=60)
         assert placement == expected
-        mod = byoc.partition(Chain, list(costs), placement=placement)
+        mod = byoc.partition(Chain, list(costs), place=placement)
         assert [owner.partition("_")[0] for owner in owners(mod).values()] == list(expected.values())
         assert_right(run(mod, X), EXPECTED)
 

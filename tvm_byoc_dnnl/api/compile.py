@@ -1,7 +1,4 @@
-"""The one-call forms: partition and compile.
-
-The arguments of `ARGUMENTS`: short for options of the compilers that have them.
-"""
+"""The one-call forms: partition and compile."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import OverwritableWeights, compiling, stage
-from ..core.errors import ByocError, InputError, UnsupportedError, check_number, check_types, one_of
+from ..core.errors import ByocError, InputError, UnsupportedError
 from ..core.tensor_info import shape_options
 from ..frontends import imported, to_relax
 from ..graph.cost import RegionPolicy, with_names
@@ -24,31 +21,24 @@ from ..partitioning.trial import PlacedBy, first_in_order
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable, SourceExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
-from ..pipeline.regions import FALLBACK_FUNCTIONS, with_host_form
+from ..pipeline.regions import with_host_form
 from ..prepare import ExactForms
-from ..prepare.compression import ACTIVATIONS, BITS
 from ..tuning.costs import known_times
-from ..tuning.database import choices_of, with_places
+from ..tuning.database import choices_of
 from ..tuning.tune import placement_for
-from ..vendors.namespaces import HOST, compilers, known_target, namespace, with_options
-from ..vendors.portable import check_output, source_builds, source_namespaces
+from ..vendors.namespaces import (
+    ARGUMENTS,
+    HOST,
+    check_arguments,
+    compilers,
+    known_target,
+    namespace,
+    with_options,
+)
+from ..vendors.portable import source_builds, source_namespaces
 from .cache import ModelCache, key_of
 
 Options = Mapping[str, Mapping[str, Any]]
-
-#: the dtype in which regions compute; `auto` is the fastest that the CPU has itself
-PRECISIONS = ("float32", "bfloat16", "auto")
-#: the dtypes of compressed weights
-WEIGHTS = tuple(BITS)
-#: sums of 8-bit products: always exact, or as fast as the CPU can, which may saturate at 16 bits
-INT8 = ("exact", "saturating")
-#: argument → its values, the default first
-ARGUMENTS: Mapping[str, tuple[str | None, ...]] = {
-    "precision": PRECISIONS,
-    "weights": (None, *WEIGHTS),
-    "activations": (None, *ACTIVATIONS),
-    "int8": INT8,
-}
 
 
 def with_precision(
@@ -57,13 +47,10 @@ def with_precision(
     arguments: Mapping[str, Any],
 ) -> Options:
     """``options`` with those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them."""
-    wanted = {}
-    for option, allowed in ARGUMENTS.items():
-        value = arguments.get(option, allowed[0])
-        one_of(option, value, allowed)
-        if value != allowed[0]:
-            wanted[option] = value
-    result = {name: dict(values) if isinstance(values, Mapping) else values for name, values in (options or {}).items()}
+    chosen = {option: arguments.get(option, allowed[0]) for option, allowed in ARGUMENTS.items()}
+    check_arguments(compiler=compiler, options=options, **chosen)
+    wanted = {option: value for option, value in chosen.items() if value != ARGUMENTS[option][0]}
+    result = {name: dict(values) for name, values in (options or {}).items()}
     names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
     for option, value in wanted.items():
         able = [name for name in names if option in namespace(name).options()]
@@ -88,7 +75,6 @@ def partition(
     exclude: Sequence[str] = (),
     force: Sequence[str] = (),
     place: Mapping[str, str] | None = None,
-    placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     strict: bool = False,
     prepare: bool = True,
@@ -102,7 +88,7 @@ def partition(
         The model.
     compiler : str or sequence of str
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    policy, exclude, force, place, placement, options, strict
+    policy, exclude, force, place, options, strict
         As in `compile`.
     prepare : bool
         Rewrite the module to the canonical forms for which patterns are written. Without it patterns are matched with
@@ -120,14 +106,14 @@ def partition(
     Raises
     ------
     InputError
-        If a namespace has no such option, or the value another type, or ``placement`` names no registered compiler.
+        If a namespace has no such option, or not this value, or ``place`` names no registered compiler.
     UnsupportedError
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
-    check_types(compiler, policy=policy, place=place, placement=placement, options=options)
-    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
-    how: dict[str, Any] = {"policy": policy, "strict": strict, "prepare": prepare, "dry_run": dry_run}
-    return _partitioned(with_options(to_relax(mod), options), compiler, placement, **how)
+    how: dict[str, Any] = {"strict": strict, "prepare": prepare, "dry_run": dry_run}
+    check_arguments(compiler=compiler, policy=policy, exclude=exclude, force=force, place=place, options=options, **how)
+    policy = with_names(policy, exclude, force)
+    return _partitioned(with_options(to_relax(mod), options), compiler, place, policy=policy, **how)
 
 
 def _partitioned(
@@ -169,7 +155,6 @@ def compile(
     exclude: Sequence[str] = (),
     force: Sequence[str] = (),
     place: Mapping[str, str] | None = None,
-    placement: Mapping[str, str] | None = None,
     database: str | PathLike[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     threads: int | None = None,
@@ -211,11 +196,10 @@ def compile(
         Calls that stay with TVM, and calls that are offloaded whatever they are worth, in addition to the policy, and
         named as in `RegionPolicy`.
     place : mapping of str to str, optional
-        Call → compiler, or ``"tvm"``: entries that come before those of ``placement``.
-    placement : mapping of str to str, optional
-        Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``.
-        A call is named by the variable that holds its result, its operator or a pattern, as in `RegionPolicy`. The
-        variable's own name decides, else the first entry that matches; it overrules the namespaces' own policies.
+        Call → compiler, or ``"tvm"``, in place of the order of priority: ``{"lv1": "acme", "acme.relu": "tvm"}``; or
+        what `tune` has returned. A call is named by the variable that holds its result, its operator or a pattern, as
+        in `RegionPolicy`. The variable's own name decides, else the first entry that matches; it overrules the
+        namespaces' own policies.
     database : path-like, optional
         File that `tune` has written: its placement for this model is used; for another model the one that is best by
         the times of equal regions. Nothing is measured.
@@ -256,28 +240,21 @@ def compile(
     NativeLibraryError
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
-    check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
-    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
-    target = known_target(target, "compile")
-    if fallback not in (False, *FALLBACK_FUNCTIONS):
-        raise InputError(f"fallback is {fallback!r}; expected False, True or 'once'")
-    check_number("threads", threads)
-    if check_output(output) == "source":
-        options = _with_source(compiler, options)
+    policy_and_names = {"policy": policy, "exclude": exclude, "force": force}
+    settings: dict[str, Any] = {"strict": strict, "prepare": prepare, "fallback": fallback}
+    others = {"shapes": shapes, "threads": threads, "cache_dir": cache_dir, "output": output, "target": target}
+    check_arguments(place=place, database=database, **policy_and_names, **settings, **others)
     precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     options = with_precision(compiler, options, precisions)
+    if output == "source":
+        options = _with_source(compiler, options)
+    settings |= {"policy": with_names(policy, exclude, force), "placement": place}
+    target = known_target(target, "compile")
     for name in () if prepare else ("weights", "activations"):
         if precisions[name] is not None:
             raise InputError(f"{name} is {precisions[name]!r} and prepare is False; it is applied after preparing")
     if not isinstance(model, (str, PathLike)) and not hasattr(model, "SerializeToString"):
         model, shapes = to_relax(model, shapes=shapes), None
-    settings: dict[str, Any] = {
-        "policy": policy,
-        "placement": placement,
-        "strict": strict,
-        "prepare": prepare,
-        "fallback": fallback,
-    }
 
     def build() -> ByocExecutable:
         own = OverwritableWeights() if prepare and database is None else None  # which prepares the module, too
@@ -287,8 +264,8 @@ def compile(
     if cache_dir is None:
         executable = build()
     else:
-        others = {"options": options, "shapes": shapes, "target": str(target), "database": database}
-        key = key_of(model, compiler, {**settings, **others})
+        made_from = {"options": options, "shapes": shapes, "target": str(target), "database": database}
+        key = key_of(model, compiler, {**settings, **made_from})
         executable = ModelCache(cache_dir).get(key, build)
     executable.threads = threads
     return executable
@@ -311,7 +288,7 @@ def _built(
         build.check()
     if database is not None:
         if compiler is None or placement:
-            other = "placement" if placement else "compiler=None"
+            other = "place" if placement else "compiler=None"
             raise InputError(f"database= chooses the placement among named compilers; it cannot be used with {other}")
         placement = placement_for(mod, compiler, database)
     mod = _partitioned(mod, compiler, placement, strict=strict, own=own, **settings)

@@ -12,11 +12,10 @@ from typing import Any
 
 import click
 
-from ..api.compile import ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS
 from ..core.errors import InputError
 from ..core.files import opened, written
 from ..core.machine import progress
-from ..vendors.namespaces import parse_option
+from ..vendors.namespaces import ARGUMENTS, INT8, PRECISIONS, check_arguments, parse_option
 from .common import (
     AS_JSON,
     CACHE_DIR,
@@ -107,7 +106,7 @@ def emit(build: Build, output: Path) -> None:
     with progress(f"partitioning {model.name}") as show:
         mod = to_relax(model.load(), shapes=settings["shapes"])
         options = with_precision(build.compiler, None, settings)
-        where = {name: settings[name] for name in ("policy", "placement")}
+        where = {name: settings[name] for name in ("policy", "place")}
         mod = api.partition(mod, build.compiler, **where, options=options)
         show(f"writing {output}")
         files = write(mod, output)
@@ -245,14 +244,13 @@ def bench(
     note. With --throughput as many clients as there are cores (or groups of --threads cores) send requests; the table
     has the requests per second, and the times within which 50, 95 and 99 % of them are answered.
     """
-    from ..api.compile import with_precision
     from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
     from ..testing.bench import run as measure
 
     check_outputs(picture)
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
-    with_precision(DEFAULT_COMPILER, None, own)  # refuses what it does not know
+    check_arguments(**own)
     if own != {name: allowed[0] for name, allowed in ARGUMENTS.items()}:
         stored = [f"{own[name]} {name}" for name in ("weights", "activations") if own[name]]
         chosen = [own["precision"], *stored, f"int8 {own['int8']}" if own["int8"] != INT8[0] else None]

@@ -12,12 +12,13 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from ..api.compile import ACTIVATIONS, ARGUMENTS, DEFAULT_COMPILER, INT8, PRECISIONS, WEIGHTS
+from ..api.compile import DEFAULT_COMPILER
 from ..core.errors import InputError
 from ..core.files import why_not_written
 from ..graph.cost import RegionPolicy
 from ..pipeline.executable import is_library
-from ..vendors.portable import OUTPUTS
+from ..vendors.codegen import OUTPUTS
+from ..vendors.namespaces import ACTIVATIONS, ARGUMENTS, INT8, PRECISIONS, WEIGHTS
 
 Shapes = dict[str, tuple["int | str", ...]]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -120,9 +121,8 @@ SHAPE = click.option(
     help="Fix an input's shape, as in data=1,3,224,224; a name, as in data=N,3,224,224, leaves a dim open; "
     "N:8 optimises it for 8. May be repeated.",
 )  # fmt: skip
-#: the setting ``placement``: call → compiler
 PLACE = click.option(
-    "--place", "placement", multiple=True, metavar="NAME=COMPILER",
+    "--place", multiple=True, metavar="NAME=COMPILER",
     callback=_named(_some_name, "NAME=COMPILER as in relax.nn.relu=acme or acme.relu=tvm"),
     help="Give these calls, named as for --exclude, to another compiler, or to tvm. May be repeated.",
 )  # fmt: skip
@@ -165,7 +165,7 @@ def _with_build(command: _F) -> _F:
         limits = {name: others.pop(name) for name in ("exclude", "force", "max_regions")}
         wanted = any(limit not in ((), None) for limit in limits.values())
         settings = {"shapes": shapes or None, "policy": RegionPolicy(**limits, on_top=True) if wanted else None}
-        settings |= {name: others.pop(name) for name in (*ARGUMENTS, "placement") if name in others}
+        settings |= {name: others.pop(name) for name in (*ARGUMENTS, "place") if name in others}
         return command(Build(ModelFile(model, values), compiler, settings), **others)
 
     return cast(_F, call)
@@ -212,7 +212,7 @@ model_options = _together(
     _with_build,
 )  # fmt: skip
 
-#: the arguments of `compile.ARGUMENTS`
+#: the arguments of `namespaces.ARGUMENTS`
 precision_options = _together(
     click.option(
         "--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..api.compile import ARGUMENTS, DEFAULT_COMPILER
+from ..api.compile import DEFAULT_COMPILER
 from ..core.errors import InputError
 from ..core.files import read_text, write_text
 from ..core.machine import progress
 from ..core.tensor_info import TensorInfo, shape_options
 from ..partitioning.report_data import ReportData, from_record
 from ..pipeline.executable import is_library
+from ..vendors.namespaces import ARGUMENTS, namespace
 from .common import (
     AS_JSON,
     EXISTING_FILE,
@@ -127,7 +128,6 @@ def ops(compiler: str, as_json: bool) -> None:
     Each call is decided with its own shapes and attributes; `tvm-byoc explain` shows the result for a model.
     """
     from ..testing.conformance.report import support_of
-    from ..vendors.namespaces import namespace
 
     rows = support_of(namespace(registered([compiler])[0]))
     fields = ("name", "how", "dtypes", "notes")

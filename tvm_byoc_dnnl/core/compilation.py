@@ -129,8 +129,11 @@ def cause_of(text: str) -> BaseException | None:
     return next((error for said, error in reversed(causes) if said and said in text), None)
 
 
-# The errors that C++ throws by name arrive in Python as the package's classes.
-for _kind in ("Graph", "Input", "InputValue", "Unsupported", "Artifact", "Export", "Vendor", "NativeLibrary"):
+# The errors that C++ throws by name arrive in Python as the package's classes, and those of Python behind C++ as well.
+for _kind in (
+    *("Graph", "Input", "InputValue", "InputIndex", "ArgumentType", "MissingFile", "Unsupported", "Artifact"),
+    *("Export", "Vendor", "NativeLibrary", "OutOfMemory", "OutOfFiles"),
+):
     register_error(f"Byoc{_kind}Error", getattr(errors, f"{_kind}Error"))
 
 # tvm-ffi knows the exceptions that are errors. Ctrl-C inside of a pass or a hook would come out as `RuntimeError('')`,

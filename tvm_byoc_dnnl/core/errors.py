@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
 
 _T = TypeVar("_T")
+_TOO_LARGE = 2**31  # for a C int
 _FILES, _MEMORY = (errno.EMFILE, errno.ENFILE), (errno.ENOMEM,)
 
 
@@ -89,15 +90,6 @@ class NativeLibraryError(ByocError, ImportError):
     """The native library, or one that it needs, is missing, cannot be loaded or belongs to another package."""
 
 
-#: argument → an example of it
-_MAPPINGS = {
-    "shapes": "{'x': (1, 3, 224, 224)}",
-    "place": "{'relax.nn.relu': 'tvm'}",
-    "placement": "{'relax.nn.relu': 'tvm'}",
-    "options": "{'my_npu': {'cores': 4}}",
-}
-
-
 def did_you_mean(got: Any, known: Iterable[Any]) -> str:
     """``; did you mean 'a' or 'b'?``, or nothing."""
     near = get_close_matches(str(got), [str(name) for name in known if name is not None], n=3)
@@ -105,16 +97,25 @@ def did_you_mean(got: Any, known: Iterable[Any]) -> str:
 
 
 def one_of(name: str, got: Any, allowed: Sequence[Any]) -> None:
-    if not any(got is value or (isinstance(got, str) and got == value) for value in allowed):
+    if not any(_is_same(got, value) for value in allowed):
         expected = ", ".join(map(repr, allowed))
         raise InputError(f"{name} is {got!r}; expected one of {expected}{did_you_mean(got, allowed)}")
 
 
+def _is_same(got: Any, value: Any) -> bool:
+    return isinstance(got, type(value)) and isinstance(got, bool) == isinstance(value, bool) and got == value
+
+
 def check_number(name: str, value: int | None) -> int | None:
     """``threads`` or ``workers`` of a public function; `InputError` unless it is a positive number or ``None``."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise InputError(f"{name} is {value!r}; expected a number from 1 on, or None for the usual one")
+    if value is not None and not is_number(value, 1):
+        raise InputError(f"{name} is {short(value)}; expected a number from 1 on, or None for the usual one")
     return value
+
+
+def is_number(value: Any, least: int) -> bool:
+    """Whether a value is a whole number from ``least`` on that C has room for."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < _TOO_LARGE
 
 
 _KINDS = {
@@ -147,19 +148,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def check_types(compiler: Any = None, **arguments: Any) -> None:
-    names = [compiler] if isinstance(compiler, str) or compiler is None else compiler
-    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names if name is not None):
-        raise ArgumentTypeError(f"compiler is {compiler!r}; expected a name, or several in order of priority")
-    for name, example in _MAPPINGS.items():
-        value = arguments.get(name)
-        if value is not None and not isinstance(value, Mapping):
-            raise ArgumentTypeError(f"{name} is {_short(value)}; expected a mapping such as {example}")
-    policy = arguments.get("policy")
-    if policy is not None and not hasattr(policy, "max_regions"):
-        raise ArgumentTypeError(f"policy is {_short(policy)}; expected one such as RegionPolicy(exclude=[...])")
+def of_type(name: str, value: Any, kind: type[_T]) -> _T:
+    """An argument of a public function, if it is a ``kind``; `ArgumentTypeError` otherwise."""
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(f"{name} is {short(value)}; expected {kind.__module__.split('.')[0]}.{kind.__name__}")
+    return value
 
 
-def _short(value: Any) -> str:
+def names_of(argument: str, value: Any) -> Sequence[str]:
+    """``value``, if it is a sequence of names; `ArgumentTypeError` otherwise."""
+    if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(v, str) for v in value):
+        raise ArgumentTypeError(f"{argument} is {short(value)}; expected a sequence of names, such as ['name']")
+    return list(value)
+
+
+def short(value: Any) -> str:
+    """The ``repr`` of a value in a message; of a long one its type."""
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from .errors import InputError
+from .errors import ArgumentTypeError, InputError, is_number, short
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,23 @@ def check_symbols(inputs: Sequence[TensorInfo], shapes: Sequence[Sequence[int]])
                 )
 
 
+def checked_shapes(shapes: Any) -> Mapping[str, Sequence[int | str]]:
+    """``shapes`` of a public function; `ArgumentTypeError` unless it is a mapping of names to sizes."""
+    given: Any = shapes.values() if isinstance(shapes, Mapping) else [None]
+    for shape in given:
+        is_row = isinstance(shape, Sequence) and not isinstance(shape, (str, bytes, memoryview))
+        if not is_row or not all(isinstance(dim, (str, int, np.integer)) for dim in shape):
+            raise ArgumentTypeError(f"shapes is {short(shapes)}; expected a mapping such as {{'x': (1, 3, 224, 224)}}")
+    return cast(Mapping[str, Sequence[int | str]], shapes)
+
+
 def random_arrays(
     inputs: Sequence[TensorInfo], seed: int, shapes: Mapping[str, Sequence[int | str]]
 ) -> list[np.ndarray]:
     """Made-up values for inputs, standard normal or small integers; ``shapes`` has those of inputs with open dims."""
-    unknown = [name for name in shapes if all(name != i.name for i in inputs)]
+    if not is_number(seed, 0):
+        raise ArgumentTypeError(f"seed is {short(seed)}; expected a number from 0 on")
+    unknown = [name for name in checked_shapes(shapes) if all(name != i.name for i in inputs)]
     if unknown:
         raise InputError(
             f"unknown input {unknown[0]!r}; the model's inputs are {', '.join(repr(i.name) for i in inputs)}"
@@ -157,7 +169,10 @@ def unreadable(value: Any, name: str, expected: str, error: Exception) -> InputE
 
 def check_device(value: Any, name: str, expected: str) -> None:
     """Raise `InputError` for what DLPack gives out of the memory of a device."""
-    device = int(value.__dlpack_device__()[0])
+    try:
+        device = int(value.__dlpack_device__()[0])
+    except Exception as error:  # a device that DLPack has no number for
+        raise unreadable(value, name, expected, error) from error
     if device != _CPU:
         raise InputError(f"{name} is on a device of DLPack's type {device}, expected {expected} on the CPU")
 

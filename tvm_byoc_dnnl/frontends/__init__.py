@@ -15,6 +15,7 @@ import tvm
 
 from ..core.compilation import OverwritableWeights, stage
 from ..core.errors import InputError, MissingFileError, first_line
+from ..core.tensor_info import checked_shapes
 from ..ir.relax_utils import USUAL_SIZES_ATTR
 from ..pipeline.executable import is_library
 
@@ -81,6 +82,7 @@ def imported(
     if isinstance(model, tvm.IRModule):
         _no_shapes(shapes, "an IRModule")
         return model
+    shapes = None if shapes is None else checked_shapes(shapes)
     weights = None
     shortened = model.output if isinstance(model, LastRow) else None
     if isinstance(model, PathLike):

@@ -18,7 +18,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.errors import ArgumentTypeError, InputError
+from ..core.errors import InputError, names_of
 from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
 from ..ir.relax_utils import USUAL_SIZES_ATTR, shape_dims, static_shape
@@ -284,13 +284,9 @@ class RegionPolicy:
 
     def __post_init__(self) -> None:
         for name in ("exclude", "force"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not all(isinstance(v, str) for v in value):
-                raise ArgumentTypeError(
-                    f"{name} is {value!r}; expected a sequence of names such as ['relax.nn.softmax']"
-                )
-        if self.max_regions is not None and self.max_regions < 0:
-            raise InputError(f"max_regions is {self.max_regions}; expected a number of regions, or None for any")
+            names_of(name, getattr(self, name))
+        if self.max_regions is not None and (not isinstance(self.max_regions, int) or self.max_regions < 0):
+            raise InputError(f"max_regions is {self.max_regions!r}; expected a number of regions, or None for any")
 
     def excluded_by(self, names: Sequence[str]) -> str:
         """The entry of ``exclude`` that one of a call's names matches, ``""`` for none."""

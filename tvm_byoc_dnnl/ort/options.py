@@ -11,7 +11,7 @@ import enum
 import operator
 from typing import Any
 
-from ..core.errors import ByocError
+from ..core.errors import ByocError, did_you_mean, short
 
 
 class _Named(enum.IntEnum):
@@ -51,17 +51,18 @@ class _Options:
     def __setattr__(self, name: str, value: Any) -> None:
         if self._is_complete:
             if name not in vars(self):
-                raise AttributeError(f"{type(self).__name__} has no option {name!r}")
-            value = _typed(name, value, type(vars(self)[name]))
+                known = [option for option in vars(self) if option[0] != "_"]
+                raise AttributeError(f"{type(self).__name__} has no option {name!r}{did_you_mean(name, known)}")
+            value = typed(name, value, type(vars(self)[name]))
         super().__setattr__(name, value)
 
 
-def _typed(name: str, value: Any, kind: type) -> Any:
+def typed(name: str, value: Any, kind: type) -> Any:
     """``value`` as a ``kind``; a whole number of any type is an int, and an int is a bool."""
     if kind in (bool, int) and hasattr(value, "__index__"):
         return kind(operator.index(value))
     if not isinstance(value, kind):
-        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}; expected {kind.__name__}")
+        raise TypeError(f"{name} is {short(value)}; expected {kind.__name__}")
     return value
 
 
@@ -97,7 +98,7 @@ class SessionOptions(_Options):
 
     def add_session_config_entry(self, name: str, value: str) -> None:
         """Set an entry of the configuration."""
-        self._entries[_typed("name", name, str)] = _typed("value", value, str)
+        self._entries[typed("name", name, str)] = typed("value", value, str)
 
     def get_session_config_entry(self, name: str) -> str:
         """An entry of the configuration.
@@ -113,7 +114,7 @@ class SessionOptions(_Options):
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
         """Fix an open size by its name."""
-        self._sizes[_typed("name", name, str)] = _typed("value", value, int)
+        self._sizes[typed("name", name, str)] = typed("value", value, int)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
         """Fix an open size by what it denotes; models that say that are rare."""
@@ -153,7 +154,7 @@ class RunOptions(_Options):
 
     def add_run_config_entry(self, name: str, value: str) -> None:
         """Set an entry of the configuration."""
-        self._entries[_typed("name", name, str)] = _typed("value", value, str)
+        self._entries[typed("name", name, str)] = typed("value", value, str)
 
     def get_run_config_entry(self, name: str) -> str:
         """An entry of the configuration, or an empty text."""

@@ -36,6 +36,7 @@ from .options import (
     RunOptions,
     RuntimeException,
     SessionOptions,
+    typed,
 )
 from .values import IOBinding, OrtValue, numpy_dtype, tensor_type, type_name
 
@@ -129,9 +130,8 @@ class InferenceSession:
     ) -> None:
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
-        if not isinstance(sess_options, (SessionOptions, type(None))):
-            raise TypeError(f"sess_options is a {type(sess_options).__name__}; expected SessionOptions of this package")
-        self._options = sess_options if sess_options is not None else SessionOptions()
+        options = SessionOptions() if sess_options is None else sess_options
+        self._options = typed("sess_options", options, SessionOptions)
         self._model = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._providers: dict[str, Any] = {"providers": providers, "provider_options": provider_options}
         self._foreign: ForeignSession | None = None
@@ -377,7 +377,7 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
         """Run the model with its inputs and outputs bound."""
-        iobinding._run(self, run_options)
+        typed("iobinding", iobinding, IOBinding)._run(self, run_options)
 
     def get_profiling_start_time_ns(self) -> int:
         """When the session was made."""

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import TensorProto, TypeProto, helper
 
+from .options import typed
+
 _NAMES = {
     TensorProto.FLOAT: "float",
     TensorProto.DOUBLE: "double",
@@ -42,7 +44,7 @@ def numpy_dtype(element_type: Any) -> np.dtype:
 
 
 def _on_cpu(device: str) -> None:
-    if device.lower() != "cpu":
+    if typed("device_type", device, str).lower() != "cpu":
         raise RuntimeError(f"device {device!r} is not available; this package computes on the CPU")
 
 
@@ -56,7 +58,7 @@ class OrtValue:
     """
 
     def __init__(self, array: np.ndarray) -> None:
-        self._array = array
+        self._array = typed("array", array, np.ndarray)
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
@@ -120,7 +122,7 @@ class OrtValue:
 
     def update_inplace(self, np_arr: np.ndarray) -> None:
         """Write other numbers into its memory."""
-        if np_arr.shape != self._array.shape or np_arr.dtype != self._array.dtype:
+        if typed("np_arr", np_arr, np.ndarray).shape != self._array.shape or np_arr.dtype != self._array.dtype:
             got, want = (f"{a.dtype.name}{list(a.shape)}" for a in (np_arr, self._array))
             raise RuntimeError(f"got an array {got} for a tensor {want}; expected the same dtype and shape")
         np.copyto(self._array, np_arr)
@@ -171,7 +173,7 @@ class IOBinding:
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an input to a tensor."""
-        self._inputs[_named(name, self._known)] = ortvalue.numpy()
+        self._inputs[_named(name, self._known)] = typed("ortvalue", ortvalue, OrtValue).numpy()
 
     def bind_output(
         self,
@@ -194,7 +196,7 @@ class IOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an output to a tensor, which the next calls write to."""
-        self._outputs[_named(name, self._results_known)] = ortvalue
+        self._outputs[_named(name, self._results_known)] = typed("ortvalue", ortvalue, OrtValue)
 
     def synchronize_inputs(self) -> None:
         """Wait for copies between devices; there are none."""
@@ -232,7 +234,7 @@ class IOBinding:
 
 
 def _named(name: str, known: set[str]) -> str:
-    if name not in known:
+    if typed("name", name, str) not in known:
         raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list {sorted(known)}")
     return name
 

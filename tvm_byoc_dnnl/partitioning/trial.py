@@ -22,7 +22,7 @@ from ..graph.graph import PortableGraph
 from ..ir.relax_utils import op_calls
 from ..ir.tvm_compat import var_name
 from ..vendors.namespace import Namespace, Predicate, told
-from ..vendors.namespaces import HOST, compilers, find_namespace, namespace
+from ..vendors.namespaces import check_arguments, compilers, find_namespace, namespace
 from ..whole import is_whole, whole_ops
 from .matches import ops_in_pattern
 
@@ -197,7 +197,7 @@ def first_in_order(match: Match) -> str:
 
 
 class PlacedBy:
-    """The choice that a user wrote down, ``placement`` of `compile`; other calls go to the first candidate.
+    """The choice that a user wrote down, ``place`` of `compile`; other calls go to the first candidate.
 
     A call is named by the variable that holds its result, its operator (``"relax.nn.relu"``), or what a compiler has
     registered: a pattern (all calls that it matches) or an operator (``"vendor.relu"``: all calls of it that would go
@@ -206,12 +206,7 @@ class PlacedBy:
     """
 
     def __init__(self, placement: Mapping[str, str], others: Mapping[str, Sequence[str]] | None = None) -> None:
-        for name, compiler in placement.items():
-            if compiler != HOST and find_namespace(compiler) is None:
-                raise InputError(
-                    f"placement[{name!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
-                    f"{', '.join(compilers())}{did_you_mean(compiler, compilers())}"
-                )
+        check_arguments(place=placement)
         self._placement = placement
         self._others = others or {}
         self._matched: dict[str, str] = {}  # variable -> compiler, by entries that name a pattern
@@ -235,7 +230,7 @@ class PlacedBy:
         known = {*calls, *map(str, tvm.ir.Op.list_op_names())}
         for ns in map(namespace, compilers()):
             known.update(name for entry in (*ns.patterns, *ns.ops()) for name in _spellings(f"{ns.name}.{entry}"))
-        entries = [(f"placement[{entry!r}]", entry) for entry in self._placement]
+        entries = [(f"place[{entry!r}]", entry) for entry in self._placement]
         entries += [(f"{entry!r} in {name}", entry) for name, given in self._others.items() for entry in given]
         for where, entry in entries:
             if entry not in known and not any(sign in entry for sign in "*?["):

@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
-from ..core.errors import ByocError, InputError
+from ..core.errors import ByocError, InputError, one_of
 from ..ir.fingerprint import content_key
 from ..ir.native_loop import KeepRounds, LowerLoops, refuse_native
 from ..ir.order import functions_in_order
@@ -30,10 +30,10 @@ from ..ir.relax_utils import (
     with_functions,
 )
 from ..ir.tvm_compat import dtype_of
-from ..vendors.codegen import Times
+from ..vendors.codegen import OUTPUTS, Times
 from ..vendors.hook_route import opaque
 from ..vendors.namespaces import find_namespace, registered, with_options
-from ..vendors.portable import check_output, source_namespaces
+from ..vendors.portable import source_namespaces
 from ..whole import Expand
 from . import PIPELINE
 from .guards import LEGALIZATIONS, CheckSizes
@@ -168,7 +168,7 @@ def byoc_pipeline(
     InputError
         If ``output`` is neither.
     """
-    check_output(output)
+    one_of("output", output, OUTPUTS)
 
     @tvm.transform.module_pass(opt_level=0, name="byoc")
     def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:

@@ -27,7 +27,7 @@ from ..vendors.codegen import Terms, Times
 from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import find_namespace, get_target_options
-from ..vendors.portable import OUTPUTS, check_output, install_codegen
+from ..vendors.portable import install_codegen
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -76,7 +76,6 @@ def _built(
         try:
             install_codegen(ns)
             options = _options(mod, ns)
-            check_output(options.get("output", OUTPUTS[0]))  # a mistake of the user, and not of a region
             built = ns.route.build(built, options, Terms(times, notes[name]))
         except NativeLibraryError:
             if needs_all:

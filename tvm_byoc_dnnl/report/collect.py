@@ -14,7 +14,7 @@ import tvm
 
 from ..api.compile import DEFAULT_COMPILER, partition, with_precision
 from ..core.compilation import compiling
-from ..core.errors import ArtifactError, InputError, UnsupportedError, check_types
+from ..core.errors import ArtifactError, InputError, UnsupportedError
 from ..core.files import write_text
 from ..frontends import to_relax
 from ..graph.cost import RegionPolicy, with_names
@@ -28,12 +28,11 @@ from ..pipeline.regions import settle_regions
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
 from ..tuning.costs import known_times
-from ..tuning.database import choices_of, with_places
+from ..tuning.database import choices_of
 from ..tuning.plans import Times, times_of
 from ..tuning.tune import placement_for
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import HOST, namespace, with_options
-from ..vendors.portable import check_output
+from ..vendors.namespaces import HOST, check_arguments, namespace, with_options
 from .html import render_html
 from .measured import is_compiled
 from .text import Shown, count, milliseconds, percent, render_text
@@ -237,7 +236,6 @@ def explain(
     exclude: Sequence[str] = (),
     force: Sequence[str] = (),
     place: Mapping[str, str] | None = None,
-    placement: Mapping[str, str] | None = None,
     precision: str = "float32",
     weights: str | None = None,
     activations: str | None = None,
@@ -258,12 +256,12 @@ def explain(
         known.
     compiler : str or sequence of str, optional
         Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    policy, exclude, force, place, shapes, placement, precision, weights, activations, int8, options, dry_run
+    policy, exclude, force, place, shapes, precision, weights, activations, int8, options, dry_run
         As in `compile` and `partition`.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
     database : path-like, optional
-        File of times that `tune` has written: without a ``placement`` it places the calls as in `compile`, and each
+        File of times that `tune` has written: without ``place`` it places the calls as in `compile`, and each
         call shows the times of its candidates.
 
     Returns
@@ -278,14 +276,15 @@ def explain(
     InputError, UnsupportedError, ArtifactError
         If the model cannot be imported or loaded, was built without the pipeline ``"byoc"``, or ``output`` is unknown.
     """
-    check_output(output)
-    check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
-    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
+    check_arguments(compiler=compiler, shapes=shapes, options=options, output=output, database=database)
+    check_arguments(policy=policy, exclude=exclude, force=force, place=place, dry_run=dry_run)
+    policy = with_names(policy, exclude, force)
     if is_compiled(model):
         return _of_compiled(model, shapes)
     chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    options = with_precision(compiler, options, chosen)
     mod = to_relax(model, shapes=shapes)
-    report = _of_module(mod, compiler, options, chosen, policy, placement, database, dry_run, output)
+    report = _of_module(mod, compiler, options, policy, place, database, dry_run, output)
     report.model = Path(model).name if isinstance(model, (str, PathLike)) else ""
     return report
 
@@ -294,7 +293,6 @@ def _of_module(
     imported: tvm.IRModule,
     compiler: str | Sequence[str] | None,
     options: Mapping[str, Mapping[str, Any]] | None,
-    chosen: Mapping[str, str | None],
     policy: RegionPolicy | None,
     placement: Mapping[str, str] | None,
     database: str | PathLike[str] | None,
@@ -303,14 +301,14 @@ def _of_module(
 ) -> Report:
     mod, asked, times = imported, _asked(imported, compiler), None
     if not any(codegen_of(f) for f in mod.functions.values()):
-        mod = with_options(mod, with_precision(compiler, options, chosen))
+        mod = with_options(mod, options)
         if any(composite_of(f) for f in mod.functions.values()):
             mod = PartitionGraph(policy=policy, dry_run=dry_run)(mod)
         else:
             if database is not None:
                 placement = placement or placement_for(mod, asked, database)
                 times = times_of(mod, asked, placement, database)
-            mod = partition(mod, compiler, policy=policy, placement=placement, dry_run=dry_run)
+            mod = partition(mod, compiler, policy=policy, place=placement, dry_run=dry_run)
     mod = settle_regions(mod, dry_run=dry_run)
     report = Report(**vars(account_of(mod, asked, times=known_times(mod, choices_of(placement)))))
     if times is not None:

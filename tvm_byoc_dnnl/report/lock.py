@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..api.compile import ARGUMENTS
 from ..core.errors import ArtifactError
 from ..graph.cost import RegionPolicy
 from ..partitioning.report_data import CallReport, ReportData
-from ..vendors.namespaces import HOST
+from ..vendors.namespaces import ARGUMENTS, HOST
 from .text import count
 
 FORMAT, VERSION = "tvm_byoc_dnnl.lock", 1
@@ -43,7 +42,7 @@ class Lock:
     owners: dict[Kind, Counter[str]] = field(default_factory=dict)
     #: the calls that the user excluded, forced and limited, in addition to the namespaces' own policies
     policy: RegionPolicy | None = None
-    #: the arguments of `precision.ARGUMENTS` that are not the default
+    #: the arguments of `namespaces.ARGUMENTS` that are not the default
     precision: dict[str, str] = field(default_factory=dict)
     #: first line of the file, for people
     comment: str = ""

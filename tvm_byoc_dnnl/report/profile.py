@@ -18,7 +18,7 @@ from tvm import relax
 from ..core import _native
 from ..core._native import limited
 from ..core.compilation import knowing
-from ..core.errors import InputError
+from ..core.errors import InputError, is_number, short
 from ..core.files import write_text
 from ..core.machine import QUIET, Neighbours
 from ..partitioning.report_data import ReportData, Totals
@@ -216,8 +216,9 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
         If ``inputs`` do not fit the model, or are missing and cannot be made up.
     """
     runner = runner_of(ex)
-    if repeat < 1:
-        raise InputError(f"repeat is {repeat}; expected at least 1")
+    for name, value, least in (("repeat", repeat, 1), ("warmup", warmup, 0)):
+        if not is_number(value, least):
+            raise InputError(f"{name} is {short(value)}; expected at least {least}")
     tensors = tensors_of(runner, inputs)
     with Neighbours() as others:
         totals = _plain_times(runner, tensors, repeat, warmup)

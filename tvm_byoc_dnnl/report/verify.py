@@ -18,8 +18,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..api.compile import DEFAULT_COMPILER, PRECISIONS, compile, partition, with_precision
-from ..core.errors import InputError, check_types, one_of
+from ..api.compile import DEFAULT_COMPILER, compile, partition, with_precision
+from ..core.errors import ArgumentTypeError, InputError, one_of, short
 from ..frontends import to_relax
 from ..graph.cost import RegionPolicy, with_names
 from ..ir.functions import flatten_region
@@ -29,9 +29,8 @@ from ..pipeline import PIPELINE
 from ..pipeline.regions import settle_regions
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
-from ..tuning.database import with_places
 from ..vendors.hook_lowering import with_known_shapes
-from ..vendors.namespaces import OPTIONS_ATTR
+from ..vendors.namespaces import OPTIONS_ATTR, PRECISIONS, check_arguments
 from .measured import (
     AGAINST,
     ONNXRUNTIME,
@@ -169,7 +168,6 @@ def verify(
     exclude: Sequence[str] = (),
     force: Sequence[str] = (),
     place: Mapping[str, str] | None = None,
-    placement: Mapping[str, str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     against: Any = TVM,
 ) -> Verification:
@@ -184,7 +182,7 @@ def verify(
         ``against``.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
-    compiler, shapes, precision, weights, activations, int8, policy, exclude, force, place, placement, options
+    compiler, shapes, precision, weights, activations, int8, policy, exclude, force, place, options
         As in `compile`.
     against : str, path or onnx.ModelProto
         ``"tvm"``, or ``"onnxruntime"``, for an ONNX model: its outputs are compared with those of ONNX Runtime, which
@@ -205,19 +203,18 @@ def verify(
     InputError, UnsupportedError
         As of `compile`; if ``against`` is unknown, or ONNX Runtime is not installed or refuses the model.
     """
-    check_types(compiler, shapes=shapes, policy=policy, place=place, placement=placement, options=options)
+    check_arguments(shapes=shapes, policy=policy, exclude=exclude, force=force, place=place)
     if is_compiled(model):
         return _of_compiled(model, inputs, against, tolerance)
     one_of("against", against, AGAINST)
     if against == ONNXRUNTIME and not is_onnx(model):
         raise InputError(f"against is {against!r}, and the model is a {type(model).__name__}; expected one of ONNX")
-    policy, placement = with_names(policy, exclude, force), with_places(placement, place)
-    tolerance = _by_dtype(tolerance)
-    mod = imported = to_relax(model, shapes=shapes)
+    policy, tolerance = with_names(policy, exclude, force), _by_dtype(tolerance)
     precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     chosen = with_precision(compiler, options, precisions)
+    mod = imported = to_relax(model, shapes=shapes)
     if not any(codegen_of(f) for f in mod.functions.values()):
-        mod = partition(mod, compiler, policy=policy, placement=placement, options=chosen)
+        mod = partition(mod, compiler, policy=policy, place=place, options=chosen)
     mod = settle_regions(mod)
     built_with = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
     regions = {gv.name_hint: f.with_attr(OPTIONS_ATTR, built_with) for gv, f in mod.functions.items() if codegen_of(f)}
@@ -253,7 +250,11 @@ def _of_compiled(model: Any, inputs: Any, against: Any, tolerance: Any) -> Verif
 
 
 def _by_dtype(tolerance: Any) -> Any:
-    return {**TOLERANCES, **as_tolerances(tolerance)} if isinstance(tolerance, Mapping) else tolerance
+    if isinstance(tolerance, Mapping):
+        return {**TOLERANCES, **as_tolerances(tolerance)}
+    if tolerance is not None and (not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool)):
+        raise ArgumentTypeError(f"tolerance is {short(tolerance)}; expected a number, or a mapping of dtype to number")
+    return tolerance
 
 
 def _output_gaps(

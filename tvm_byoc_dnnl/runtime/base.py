@@ -24,7 +24,7 @@ from ..core.errors import (
     check_number,
     out_of_resources,
 )
-from ..core.tensor_info import TensorInfo, random_arrays, with_named_sizes
+from ..core.tensor_info import TensorInfo, checked_shapes, random_arrays, with_named_sizes
 
 _Self = TypeVar("_Self", bound="BaseRunner")
 _RUNNERS: weakref.WeakSet[BaseRunner] = weakref.WeakSet()
@@ -188,7 +188,8 @@ class BaseRunner:
         InputError
             If the file does not describe its inputs, or a shape is missing or does not fit.
         """
-        for sizes in [shapes] if isinstance(shapes, Mapping) else shapes:
+        several: Any = shapes if isinstance(shapes, (list, tuple)) else [shapes]
+        for sizes in map(checked_shapes, several):
             self._make_plans(self._open(), self._made_up(0, with_named_sizes(self.inputs, sizes)))
 
     def _make_plans(self, model: Any, arrays: list[np.ndarray]) -> None:
@@ -227,7 +228,7 @@ class BaseRunner:
         InputError
             As a call does, and if an array does not fit its output, which is then left as it was.
         """
-        given = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
+        given: Any = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
         self._write(self._open(), given, args, kwargs)
 
     def _write(self, model: Any, given: list[np.ndarray], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -252,7 +253,7 @@ class BaseRunner:
         return ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))
 
     def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        named = args[0] if len(args) == 1 and isinstance(args[0], dict) and not kwargs else None
+        named = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs else None
         if named is not None:
             args, kwargs = (), named
         if not self._describes_inputs:
@@ -302,7 +303,7 @@ def _listed(names: list[str]) -> str:
 @contextmanager
 def loading(path: str | PathLike[str]) -> Iterator[Path]:
     """The path of a library that is loaded inside, whose errors come out as the package's."""
-    if not isinstance(path, (str, PathLike)):
+    if not isinstance(path, (str, PathLike)) or "\0" in str(path):
         raise ArgumentTypeError(f"path is a {type(path).__name__}; expected that of a library")
     path = Path(path)
     try:

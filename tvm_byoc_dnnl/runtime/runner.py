@@ -15,6 +15,7 @@ import tvm
 from ..core import _native
 from ..core.arguments import as_tensor, as_view
 from ..core.errors import (
+    ArgumentTypeError,
     ArtifactError,
     ByocError,
     InputError,
@@ -23,7 +24,9 @@ from ..core.errors import (
     OutOfMemoryError,
     UnsupportedError,
     VendorError,
+    of_type,
     one_of,
+    short,
 )
 from ..core.tensor_info import check_symbols
 from ..pipeline.executable import ByocExecutable, load_library
@@ -87,10 +90,15 @@ class Runner(BaseRunner):
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
         module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
-        machines = Machines(module, entry, self.threads, checked_run_options(options or {}), self._is_described)
+        machines = Machines(module, entry, self.threads, checked_run_options(options), self._is_described)
         self._model = machines
-        self.entry = entry
-        vm = machines.start()
+        self.entry = of_type("entry", entry, str)
+        try:
+            vm = machines.start()
+        except AttributeError as error:
+            if f"no function '{entry}'" not in str(error):
+                raise
+            raise InputError(f"entry is {entry!r}, which the model does not have; try 'main'") from error
         metadata = (read_metadata(vm) if entry == "main" else None) or {}
         has_caches = entry == "main" and vm.module.implements_function(CACHES_FUNCTION)
         # positions of the inputs and of the outputs that are caches
@@ -145,11 +153,12 @@ class Runner(BaseRunner):
 
         A tensor of TVM is neither checked nor copied. What a step gives for one of the `grown` is an input of the next.
         """
-        values = self._in_order((), inputs)
+        values = self._in_order((inputs,), {})
         is_ready = [isinstance(value, tvm.runtime.Tensor) for value in values]
         tensors = [v if r else p.tensor(v) for p, v, r in zip(self._plans, values, is_ready, strict=True)]
         result = self._computed(self._open(), tensors)
-        return dict(zip((o.name for o in self.outputs), result, strict=True))
+        results = [result] if isinstance(result, tvm.runtime.Tensor) else result
+        return dict(zip((o.name for o in self.outputs), results, strict=True))
 
     def _computed(self, model: Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
         """What the model gives for checked inputs; its errors say whose fault they are."""
@@ -171,7 +180,7 @@ class Runner(BaseRunner):
 
     def tensors(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """Inputs by position and name, checked, as the TVM tensors that `run_tvm` takes."""
-        values = self._in_order(tuple(args), kwargs or {})
+        values = self._in_order(tuple(args) if isinstance(args, (list, tuple)) else (args,), kwargs or {})
         if not self._describes_inputs:
             return [as_tensor(v, f"input {i}", "a tensor") for i, v in enumerate(values)]
         tensors = [plan.tensor(value) for plan, value in zip(self._plans, values, strict=True)]
@@ -194,7 +203,7 @@ class Runner(BaseRunner):
         InputError
             If the file does not describe its inputs, or a shape is not fixed.
         """
-        return self.tensors(self._made_up(seed, shapes or {}))
+        return self.tensors(self._made_up(seed, {} if shapes is None else shapes))
 
     def _make_plans(self, model: Machines, arrays: list[np.ndarray]) -> None:
         make = _native.function("tvm_byoc_dnnl.MakePlans")
@@ -220,6 +229,9 @@ class Runner(BaseRunner):
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
+        for tensor in tensors:
+            if not isinstance(tensor, tvm.runtime.Tensor):  # the VM's check of others may end the process
+                raise ArgumentTypeError(f"run_tvm got {short(tensor)}; expected what tensors(...) returns")
         return self._function(self._open())(*tensors)
 
     def _run(self, machines: Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
@@ -274,10 +286,10 @@ def load(
     """
     one_of("runtime", runtime, ("auto", "tvm", "native"))
     with loading(path) as path:
-        if runtime == "native" and options:
+        if runtime == "native" and options is not None:
             raise InputError("options are for vendors, whose regions runtime='native' does not run; use 'tvm'")
         settings: dict[str, Any] = {"threads": threads, "workers": workers}
-        if runtime == "native" or (runtime == "auto" and not options and _native.available()):
+        if runtime == "native" or (runtime == "auto" and options is None and _native.available()):
             _native.load()
             beside = partial(load, path, runtime="tvm", **settings) if runtime == "auto" else None
             try:

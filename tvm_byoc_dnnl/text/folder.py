@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Folder:
         if not isinstance(path, (str, PathLike)):
             raise ArgumentTypeError(f"folder is a {type(path).__name__}; expected the path of a folder")
         folder = Path(path)
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # also where the system takes no such name
             raise MissingFileError(
                 f"no folder {folder}; expected one that onnxruntime-genai's model builder wrote, or a .gguf file"
             )

@@ -5,7 +5,6 @@ Measured times, with a word on how far they can be trusted.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -274,16 +273,3 @@ class Placement(dict[str, str]):
 def choices_of(placement: object) -> Database | None:
     """The times that belong to a placement; a plain dict has none."""
     return placement.choices if isinstance(placement, Placement) else None
-
-
-def with_places(placement: Mapping[str, str] | None, place: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """A placement; entries of ``place`` come before its own."""
-    if not place:
-        return placement
-    both = {**place, **{name: compiler for name, compiler in (placement or {}).items() if name not in place}}
-    if not isinstance(placement, Placement):
-        return both
-    found = copy.copy(placement)
-    found.clear()
-    found.update(both)
-    return found

@@ -27,7 +27,7 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import compiling
-from ..core.errors import InputError, check_types
+from ..core.errors import InputError, names_of
 from ..core.own_process import Ended, Worker, answer
 from ..core.tensor_info import shape_options
 from ..core.verdict import Failure, describe
@@ -37,7 +37,7 @@ from ..ir.fingerprint import content_key
 from ..ir.relax_utils import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
-from ..vendors.namespaces import HOST, changed_options, namespace, with_options
+from ..vendors.namespaces import HOST, changed_options, check_arguments, with_options
 from .costs import Costs, callable_of, known_times, measure_candidates
 from .database import Database, Placement, Timing, Turns, race, summary
 from .plans import Planner, prepared
@@ -190,18 +190,18 @@ def tune(
     Returns
     -------
     Placement
-        A dict for ``compile(model, compiler, placement=...)``; with the same ``database=`` `compile` finds it itself.
+        A dict for ``compile(model, compiler, place=...)``; with the same ``database=`` `compile` finds it itself.
 
     Raises
     ------
     InputError
         If a compiler is not registered, an input has open dims, or the file is no database.
     """
-    check_types(compiler, shapes=shapes, options=options)
+    names = _without_host(compiler)
+    check_arguments(shapes=shapes, options=options, database=database, target=target)
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
         raise InputError(f"budget is {budget!r}; expected a number of seconds above 0")
     started = time.perf_counter()
-    names = _without_host(compiler)
     tell = progress or _logger.info
     mod = with_options(to_relax(model, shapes=shapes), options)
     _check_sizes(mod)
@@ -283,12 +283,11 @@ def _identity(mod: tvm.IRModule) -> str:
 
 
 def _without_host(compilers: str | Sequence[str]) -> list[str]:
-    names = [compilers] if isinstance(compilers, str) else list(compilers)
+    names = names_of("compiler", [compilers] if isinstance(compilers, str) else compilers)
     if HOST in names[:-1]:
         raise InputError(f"compiler={names}: {HOST!r} takes every call, so nothing may come after it; put it last")
     names = [name for name in names if name != HOST]
-    for name in names:
-        namespace(name)
+    check_arguments(compiler=names)
     return names
 
 

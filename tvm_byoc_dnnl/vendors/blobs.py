@@ -20,8 +20,8 @@ from ..core.compilation import current
 from ..core.errors import ArtifactError, InputError, VendorError
 from ..core.verdict import Reject, Works, as_reject, describe, with_options
 from .devices import SUFFIXES, Held, resident, running
-from .namespace import BlobRunner
-from .namespaces import checked_values, claim_namespace, find_namespace, namespace
+from .namespace import BlobRunner, defaults
+from .namespaces import checked_values, claim_namespace, namespace, options_of
 from .registry import check_functions, check_options
 
 #: names of layers and their seconds, or what returns them
@@ -105,11 +105,11 @@ def layer_times(times: LayerTimes) -> None:
         heard += [(str(name), float(seconds)) for name, seconds in (times() if callable(times) else times)]
 
 
-def checked_run_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def checked_run_options(options: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
     """A user's options for opened regions, if all names and types are right; raises `InputError` otherwise."""
-    checked = {}
-    for name, given in options.items():
-        runner = ns.blob_runner if (ns := find_namespace(name)) else None
+    checked: dict[str, dict[str, Any]] = {}
+    for name, given in options_of(options).items():
+        runner = namespace(name).blob_runner
         if runner is None:
             raise InputError(f"{name!r} is no compiler whose regions take options when they are loaded")
         checked[name] = checked_values(name, runner.options, given)
@@ -148,7 +148,7 @@ def _opened(
         if isinstance(answer, Works):
             _logger.warning("%s; it works here, but is not optimal: %s", where, answer.reason)
         refusal = None if isinstance(answer, Works) else as_reject(answer, f"the check of blobs of {compiler!r}")
-        options = {**runner.options, **opening.options.get(compiler, {})}
+        options = {**defaults(runner.options), **opening.options.get(compiler, {})}
         if refusal is None and ns.memory is not None:
             held = opening.memory(ns.memory, options)
         run: Any = runner.load(data, options, held and held.memory) if refusal is None else None

@@ -34,6 +34,10 @@ _LINES_SHOWN = 8
 _Made = TypeVar("_Made")
 
 
+#: the code of a region: a runtime module of the vendor's, or C source
+OUTPUTS = ("module", "source")
+
+
 @dataclass(frozen=True)
 class SourceBuild:
     """The headers and libraries for the source modules of a namespace.

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import dpl
 
+from ..core.errors import ArgumentTypeError, InputError
 from ..core.verdict import calling, describe, expect
 from ..ir.functions import flatten_region
 from ..ir.relax_utils import codegen_of
@@ -55,7 +56,7 @@ def register_target_hooks(
     target : str or dict, optional
         The target for which the PrimFuncs are made and lowered, one that TVM knows; the build's target by default.
     options : mapping, optional
-        Options of the namespace and their defaults, whose types are the types of the options. A user sets them by
+        Options of the namespace, declared as for `register_codegen`. A user sets them by
         ``compile(..., options=...)`` or `set_target_options`, a hook reads them by `get_target_options`.
     compiler, override
         As in `register_annotate_compiler`.
@@ -67,7 +68,7 @@ def register_target_hooks(
     """
     who = f"register_target_hooks({compiler!r})"
     if tir_to_runtime is not None and not callable(tir_to_runtime):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{who}: tir_to_runtime is {tir_to_runtime!r}; expected a function (IRModule, Target) -> Module"
         )
     if target is not None:
@@ -82,7 +83,7 @@ def register_target_hooks(
     ns = claim_namespace(compiler, override)
     check_options(who, options or {}, ns.codegen_options)
     if ns.hooks is not None and not override:
-        raise ValueError(f"{compiler!r} has target hooks already; pass override=True to replace them")
+        raise InputError(f"{compiler!r} has target hooks already; pass override=True to replace them")
     ns.hooks, ns.kernels = hooks, HookRoute(ns)
     return hooks
 
@@ -93,7 +94,7 @@ def _as_pass(passes: Any, what: str) -> tvm.transform.Pass | None:
     items = list(passes) if isinstance(passes, Sequence) and not isinstance(passes, str) else [passes]
     for item in items:
         if not isinstance(item, tvm.transform.Pass):
-            raise TypeError(f"{what} has {item!r}; expected TVM passes (tvm.transform.module_pass makes one)")
+            raise ArgumentTypeError(f"{what} has {item!r}; expected TVM passes (tvm.transform.module_pass makes one)")
     return tvm.transform.Sequential(items)
 
 
@@ -220,7 +221,7 @@ def register_fused_op(
     who = f"fused op {compiler}.{name}"
     root = _unwrapped(pattern)
     if not isinstance(root, dpl.CallPattern):
-        raise ValueError(
+        raise InputError(
             f"{who}: the root of the pattern is a {type(root).__name__}; expected a call. For several results make the "
             "call that depends on the others the root, and name the others in outputs="
         )
@@ -229,7 +230,7 @@ def register_fused_op(
     parts = list(dict.fromkeys(_subpatterns(pattern, who)))
     for label, part in [*((f"annotation {n!r}", p) for n, p in named.items()), *(("output", p) for p in outputs)]:
         if part not in parts:
-            raise ValueError(f"{who}: {label} is {part!r}, which is not a part of the pattern")
+            raise InputError(f"{who}: {label} is {part!r}, which is not a part of the pattern")
     inputs = tuple(p for p in parts if not list(_children(p, who)))
     op = FusedOp(name, inputs, (pattern, *outputs), named, compute, schedule)
     extra = {_OUTPUT.format(i): p for i, p in enumerate(outputs, 1)}
@@ -263,14 +264,14 @@ def _children(pattern: Any, who: str) -> Iterator[Any]:
         yield pattern.pattern
     elif isinstance(pattern, dpl.CallPattern):
         if not len(pattern.args):
-            raise ValueError(f"{who}: a call in the pattern leaves its operands open; write one wildcard() for each")
+            raise InputError(f"{who}: a call in the pattern leaves its operands open; write one wildcard() for each")
         yield from pattern.args
     elif isinstance(pattern, (dpl.TuplePattern, dpl.UnorderedTuplePattern)):
         yield from pattern.fields
     elif isinstance(pattern, dpl.TupleGetItemPattern):
         yield pattern.tuple
     elif isinstance(pattern, (dpl.AndPattern, dpl.OrPattern, dpl.NotPattern)):
-        raise ValueError(
+        raise InputError(
             f"{who}: the pattern contains a {type(pattern).__name__}, so that its inputs depend on what it matches; "
             "register one fused op for each alternative"
         )

@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 
 from ..core.compilation import current
+from ..core.errors import ArgumentTypeError
 from ..core.verdict import Reject, Works, calling, expect
 from ..graph.builder import GraphBuilder
 from ..graph.cost import RegionPolicy
@@ -207,15 +208,17 @@ class Namespace(VendorFunctions):
         return replace(made, isolate=self.isolate or made.isolate, on_device=self.memory is not None)
 
     def check_parts(self) -> None:
-        """Raise ``TypeError`` where a codegen or a runner has no process of its own or no memory of a device."""
+        """Raise `ArgumentTypeError` where a codegen or a runner has no process of its own or no memory of a device."""
         if self.memory is not None and self.blob_runner is not None and self.blob_runner.is_in_c:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"memory= of {self.name!r} is for a runner in Python; one in C (library=) gets tensors of the host: "
                 "leave out memory=, or pass check= and load="
             )
         for name, is_set in (("isolate=True", self.isolate), ("memory=", self.memory is not None)):
             if is_set and not isinstance(self.codegen, (OwnCodegen, type(None))):
-                raise TypeError(f"{name} of {self.name!r} is for a codegen that is a function; got {self.codegen!r}")
+                raise ArgumentTypeError(
+                    f"{name} of {self.name!r} is for a codegen that is a function; got {self.codegen!r}"
+                )
 
     def copy(self) -> Namespace:
         tables: dict[str, Any] = {key: dict(value) for key, value in vars(self).items() if isinstance(value, dict)}
@@ -229,8 +232,17 @@ class Namespace(VendorFunctions):
     def ops(self) -> list[str]:
         return sorted({*self.predicates, *self.lowerings})
 
-    def options(self) -> dict[str, Any]:
+    def declared(self) -> dict[str, Any]:
+        """Option → its default, or a tuple of its values, the default first."""
         return {**self.codegen_options, **(self.hooks.options if self.hooks is not None else {})}
+
+    def options(self) -> dict[str, Any]:
+        """Option → its default."""
+        return defaults(self.declared())
+
+
+def defaults(declared: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value[0] if isinstance(value, tuple) else value for name, value in declared.items()}
 
 
 #: operators of the host, and why no compiler has a predicate for them

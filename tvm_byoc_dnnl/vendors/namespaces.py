@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ import tvm_ffi
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
 from ..core.compilation import Compilation, current
-from ..core.errors import InputError, did_you_mean
+from ..core.errors import ArgumentTypeError, InputError, check_number, did_you_mean, names_of, of_type, one_of, short
+from ..core.tensor_info import checked_shapes
 from ..core.verdict import calling
-from .namespace import Namespace, Pattern
+from ..graph.cost import RegionPolicy
+from ..prepare.compression import ACTIVATIONS, BITS
+from .codegen import OUTPUTS
+from .namespace import Namespace, Pattern, defaults
 
 _ENTRY_POINTS = "tvm_byoc_dnnl.vendors"
 
@@ -112,18 +117,18 @@ def _transaction(vendor: str) -> Iterator[None]:
 
 
 def claim_namespace(name: str, extend: bool = False, adding: Sequence[str] = ()) -> Namespace:
-    """The namespace ``name``, new if need be, to register something in; `ValueError` if another package's.
+    """The namespace ``name``, new if need be, to register something in; `InputError` if another package's.
 
     ``extend`` allows that. Then it warns where operators or patterns are added (``adding``).
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
+        raise InputError(f"compiler {name!r} is not a name; expected an identifier such as 'my_npu'")
     if name == HOST:
-        raise ValueError(f"compiler {name!r}: this name stands for TVM itself; choose another")
+        raise InputError(f"compiler {name!r}: this name stands for TVM itself; choose another")
     who = _registrant()
     ns = _NAMESPACES.setdefault(name, Namespace(name, owner=who))
     if ns.owner != who and not extend:
-        raise ValueError(
+        raise InputError(
             f"namespace {name!r} belongs to {ns.owner}, which registered it first; now {who} registers something in "
             "it. Choose another name, or pass extend=True to add to what is there"
         )
@@ -152,17 +157,17 @@ def _registrant() -> str:
 
 
 def namespace(compiler: str) -> Namespace:
-    found = find_namespace(compiler)
+    found = find_namespace(compiler) if isinstance(compiler, str) else None
     if found is not None:
         return found
-    if compiler in _FAILED:
+    if isinstance(compiler, str) and compiler in _FAILED:
         error = _FAILED[compiler]
-        raise ValueError(
+        raise InputError(
             f"the vendor of compiler {compiler!r} could not be loaded: {type(error).__name__}: {error}"
         ) from error
     known = ", ".join(compilers()) or "none"
-    raise InputError(
-        f"unknown compiler {compiler!r}; registered: {known}. Import the package that registers it, or install it "
+    raise (InputError if isinstance(compiler, str) else ArgumentTypeError)(
+        f"unknown compiler {short(compiler)}; registered: {known}. Import the package that registers it, or install it "
         f"with its entry point in group 'tvm_byoc_dnnl.vendors'{did_you_mean(compiler, compilers())}"
     )
 
@@ -194,7 +199,7 @@ def supported_ops(compiler: str) -> list[str]:
 
 def unregister_compiler(compiler: str) -> None:
     """Forget a namespace with all that was registered in it (for tests and notebooks)."""
-    known = _NAMESPACES.pop(compiler, None)
+    known = _NAMESPACES.pop(of_type("compiler", compiler, str), None)
     if known is not None and known.codegen is not None:
         # otherwise TVM's table would give this codegen to a later namespace of the name.
         tvm_ffi.remove_global_func(f"relax.ext.{compiler}")
@@ -224,23 +229,24 @@ def set_target_options(mod: tvm.IRModule, compiler: str, **options: Any) -> tvm.
     InputError
         If the namespace has no such option, or a value has the wrong type.
     """
-    every = dict(mod.attrs[OPTIONS_ATTR]) if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
+    attrs = of_type("mod", mod, tvm.IRModule).attrs
+    every = dict(attrs[OPTIONS_ATTR]) if attrs and OPTIONS_ATTR in attrs else {}
     mine = {**every.get(compiler, {}), **options}
     checked_options(compiler, mine)
     return mod.with_attr(OPTIONS_ATTR, {**every, compiler: mine})
 
 
 def with_options(mod: tvm.IRModule, options: Mapping[str, Mapping[str, Any]] | None) -> tvm.IRModule:
+    check_arguments(options=options)
     for compiler, values in (options or {}).items():
-        if not isinstance(values, Mapping):
-            raise InputError(f"the options of {compiler!r} are {values!r}; expected a dict, option → value")
         mod = set_target_options(mod, compiler, **values)
     return mod
 
 
 def get_target_options(mod: tvm.IRModule, compiler: str) -> dict[str, Any]:
     """The options of ``compiler`` for this module, defaults filled in."""
-    every = mod.attrs[OPTIONS_ATTR] if mod.attrs and OPTIONS_ATTR in mod.attrs else {}
+    attrs = of_type("mod", mod, tvm.IRModule).attrs
+    every = attrs[OPTIONS_ATTR] if attrs and OPTIONS_ATTR in attrs else {}
     return checked_options(compiler, dict(every.get(compiler, {})))
 
 
@@ -269,36 +275,110 @@ def parse_option(text: str) -> tuple[str, str, Any]:
     compiler, dot, option = name.partition(".")
     if not (equals and dot and compiler and option):
         raise InputError(f"got {text!r}; expected NAMESPACE.OPTION=VALUE")
-    if find_namespace(compiler) is None:
-        raise InputError(f"unknown compiler {compiler!r}; registered: {', '.join(compilers())}")
-    declared = namespace(compiler).options()
-    if option not in declared:
-        raise InputError(_unknown(compiler, option, declared))
-    want = type(declared[option])
+    options = namespace(compiler).options()
+    want: Any = type(options.get(option))
     try:
-        return compiler, option, _WORDS[value.lower()] if want is bool else want(value)
+        read = _WORDS[value.lower()] if want is bool else want(value) if option in options else value
     except (ValueError, KeyError):
         expected = "true or false" if want is bool else want.__name__
         raise InputError(f"option {option!r} of {compiler!r} is {value!r}; expected {expected}") from None
+    checked_options(compiler, {option: read})
+    return compiler, option, read
 
 
 def checked_options(compiler: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """``given`` with the defaults of the namespace, if all names and types are right; raises `InputError` otherwise."""
-    return checked_values(compiler, namespace(compiler).options(), given)
+    return checked_values(compiler, namespace(compiler).declared(), given)
 
 
 def checked_values(compiler: str, declared: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` on top of declared defaults, if all names and types are right; raises `InputError` otherwise."""
+    """``given`` on top of declared defaults, if all names and values are right; raises `InputError` otherwise."""
+    usual = defaults(declared)
     for name, value in given.items():
-        if name not in declared:
-            raise InputError(_unknown(compiler, name, declared))
-        want = type(declared[name])
-        fits = isinstance(value, (want, int) if want is float else want) and isinstance(value, bool) == (want is bool)
-        if not fits:
-            raise InputError(f"option {name!r} of {compiler!r} is {value!r}; expected {want.__name__}")
-    return {**declared, **given}
+        if name not in usual:
+            known = ", ".join(f"{n}={v!r}" for n, v in usual.items()) or "none"
+            raise InputError(
+                f"{compiler!r} has no option {name!r}; its options and their defaults: {known}"
+                f"{did_you_mean(name, usual)}"
+            )
+        want = type(usual[name])
+        if not isinstance(value, (want, int) if want is float else want) or isinstance(value, bool) != (want is bool):
+            raise ArgumentTypeError(f"option {name!r} of {compiler!r} is {value!r}; expected {want.__name__}")
+        if isinstance(declared[name], tuple):
+            one_of(f"option {name!r} of {compiler!r}", value, declared[name])
+    return {**usual, **given}
 
 
-def _unknown(compiler: str, option: str, declared: Mapping[str, Any]) -> str:
-    known = ", ".join(f"{n}={v!r}" for n, v in declared.items()) or "none"
-    return f"{compiler!r} has no option {option!r}; its options and their defaults: {known}"
+# ---------------------------------------------------------------- arguments that several public functions have
+
+#: the dtype in which regions compute; `auto` is the fastest that the CPU has itself
+PRECISIONS = ("float32", "bfloat16", "auto")
+#: the dtypes of compressed weights
+WEIGHTS = tuple(BITS)
+#: sums of 8-bit products: always exact, or as fast as the CPU can, which may saturate at 16 bits
+INT8 = ("exact", "saturating")
+#: arguments that are short for options of the compilers that have them → their values, the default first
+ARGUMENTS: Mapping[str, tuple[str | None, ...]] = {
+    "precision": PRECISIONS,
+    "weights": (None, *WEIGHTS),
+    "activations": (None, *ACTIVATIONS),
+    "int8": INT8,
+}
+_ANY_OF: Mapping[str, tuple[Any, ...]] = {
+    **ARGUMENTS,
+    "output": OUTPUTS,
+    "fallback": (False, True, "once"),
+    "strict": (False, True),
+    "prepare": (False, True),
+    "dry_run": (False, True),
+}
+#: argument → its type, and what a message expects of it
+_OF_TYPE: Mapping[str, tuple[Any, str]] = {
+    "place": (Mapping, "a mapping such as {'relax.nn.relu': 'tvm'}"),
+    "policy": (RegionPolicy, "one such as RegionPolicy(exclude=[...])"),
+    "database": ((str, PathLike), "the path of a file that tune has written"),
+    "cache_dir": ((str, PathLike), "the path of a folder"),
+}
+
+
+def options_of(options: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Compiler → option → value, as a user gives them; none for ``None``."""
+    options = {} if options is None else options
+    if not isinstance(options, Mapping):
+        raise ArgumentTypeError(f"options is {short(options)}; expected a mapping such as {{'my_npu': {{'cores': 4}}}}")
+    for compiler, values in options.items():
+        if not isinstance(values, Mapping):
+            raise ArgumentTypeError(f"the options of {compiler!r} are {short(values)}; expected a dict, option → value")
+    return options
+
+
+def check_arguments(**given: Any) -> None:
+    """Refuse what an argument of this name cannot be, in whichever public function; `InputError` says what it can."""
+    for name, value in given.items():
+        if name in _ANY_OF:
+            one_of(name, value, _ANY_OF[name])
+        elif value is None:
+            continue
+        elif name in _OF_TYPE:
+            kinds, expected = _OF_TYPE[name]
+            if not isinstance(value, kinds):
+                raise ArgumentTypeError(f"{name} is {short(value)}; expected {expected}")
+        elif name == "compiler":
+            for compiler in names_of("compiler", [value] if isinstance(value, str) else value):
+                namespace(compiler)
+        elif name in ("exclude", "force"):
+            names_of(name, value)
+        elif name == "shapes":
+            checked_shapes(value)
+        elif name == "threads":
+            check_number(name, value)
+        elif name == "target":
+            known_target(value, "compile")
+    for compiler, values in options_of(given.get("options")).items():
+        checked_options(compiler, values)
+    for call, compiler in (given.get("place") or {}).items():
+        if compiler != HOST and (not isinstance(compiler, str) or find_namespace(compiler) is None):
+            raise InputError(
+                f"place[{call!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
+                f"{', '.join(compilers())}{did_you_mean(compiler, compilers())}"
+            )

@@ -13,14 +13,14 @@ import tvm_ffi
 from tvm import relax
 
 from ..core import _native
-from ..core.errors import NativeLibraryError, UnsupportedError, one_of
+from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import BrokenRegions, Failure, Reject, calling, describe
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
 from ..ir.tvm_compat import constant_tensor
-from .codegen import NO_TERMS, Codegen, SourceBuild, Terms, Times, attempt, once
+from .codegen import NO_TERMS, OUTPUTS, Codegen, SourceBuild, Terms, Times, attempt, once
 from .namespace import Namespace, Pattern, told
 from .namespaces import checked_options, get_target_options, namespace, registered
 
@@ -133,16 +133,7 @@ def match_annotations(pattern: Pattern, func: relax.Function) -> dict[str, Any] 
     return {**match, "root": var_to_value.get(root, root)}
 
 
-#: the code of a region: a runtime module of the vendor's, or C source
-OUTPUTS = ("module", "source")
-
 _OURS: dict[str, Any] = {}
-
-
-def check_output(output: str) -> str:
-    """``output``, if it is one of `OUTPUTS`; raises `InputError` otherwise."""
-    one_of("output", output, OUTPUTS)
-    return output
 
 
 @dataclass(frozen=True)
@@ -162,7 +153,7 @@ class PortableCodegen(Codegen):
     source_build : callable, optional
         ``source_build() -> SourceBuild``: the headers and libraries that such a source needs.
     options : mapping, optional
-        Options that lowerings read from ``g.graph.options``, and their defaults.
+        Options that lowerings read from ``g.graph.options``, declared as for `register_codegen`.
     measure_candidates : callable, optional
         ``measure_candidates(graph, rounds)`` times what the library can choose from for each operation of a static
         graph, in so many turns, and names it without any: a document as in docs/portable_graph.md. `tune` calls it, and
@@ -183,7 +174,7 @@ class PortableCodegen(Codegen):
     compiles = False
 
     def __post_init__(self) -> None:
-        output = {"output": OUTPUTS[0]} if self.create_source is not None else {}
+        output = {"output": OUTPUTS} if self.create_source is not None else {}
         object.__setattr__(self, "options", {**output, **(self.options or {})})
 
     @property
@@ -200,7 +191,7 @@ class PortableCodegen(Codegen):
         """See `Codegen`."""
         ns = namespace(self.compiler)
         given = {str(name): value for name, value in (options or {}).items()}
-        output = check_output(str(checked_options(self.compiler, given).get("output", OUTPUTS[0])))
+        output = checked_options(self.compiler, given).get("output", OUTPUTS[0])
         if output == "source" and self.source_build is not None:
             self.source_build().check()
         names = {constant: str(name) for constant, name in constant_names.items()}

@@ -12,7 +12,7 @@ import tvm
 from tvm.relax.dpl import DFPattern
 
 from .._version import __version__
-from ..core.errors import InputError
+from ..core.errors import ArgumentTypeError, InputError
 from ..core.verdict import Reject, with_options
 from ..graph.builder import GraphBuilder
 from ..graph.cost import RegionPolicy
@@ -37,7 +37,7 @@ def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, overrid
     for key, value in entries.items():
         old = table.get(key)
         if old is not None and old is not value and not override:
-            raise ValueError(
+            raise InputError(
                 f"{what} {key!r} is registered already, by {_origin(old)}; now claimed by {_origin(value)}. "
                 "Remove one, or pass override=True"
             )
@@ -47,7 +47,7 @@ def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, overrid
 def check_functions(who: str, **functions: Any) -> None:
     for name, function in functions.items():
         if function is not None and not callable(function):
-            raise TypeError(f"{who}: {name} is {function!r}; expected a function")
+            raise ArgumentTypeError(f"{who}: {name} is {function!r}; expected a function")
 
 
 def _origin(thing: Any) -> str:
@@ -208,9 +208,9 @@ def register_codegen(
         ``codegen(functions, options, constant_names) -> list[tvm.runtime.Module]`` as TVM's ``RunCodegen`` calls it:
         one module per function, exporting the function's ``global_symbol``.
     options : mapping, optional
-        Options and their defaults, whose types are the types of the options. A user sets them by
-        ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults filled in. They
-        come on top of those in an attribute ``options`` of ``codegen``.
+        Option → its default, whose type is the type of the option, or a tuple of all its values, the default first. A
+        user sets them by ``compile(..., options=...)`` or `set_target_options`; ``codegen`` gets all of them, defaults
+        filled in. They come on top of those in an attribute ``options`` of ``codegen``.
     isolate : bool
         The same as ``register_namespace(compiler, isolate=True)``.
     compiler, override
@@ -222,7 +222,7 @@ def register_codegen(
     ns = claim_namespace(compiler, override)
     made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
     if ns.codegen not in (None, made) and not override:
-        raise ValueError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
+        raise InputError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
     declared = {**getattr(codegen, "options", {}), **(options or {})}
     check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})
     ns.codegen, ns.codegen_options, ns.isolate = made, declared, isolate or ns.isolate
@@ -231,12 +231,16 @@ def register_codegen(
 
 
 def check_options(who: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-    """Refuse declared options whose default has no type that an option can have, or differs from another's."""
+    """Refuse declared options whose values have no type that an option can have, or differ from another's."""
     for name, value in options.items():
-        if not isinstance(value, (bool, int, float, str)):
-            raise TypeError(f"{who}: the default of option {name!r} is {value!r}; expected a bool, int, float or str")
+        values = value if isinstance(value, tuple) else (value,)
+        if not values or not isinstance(values[0], (bool, int, float, str)) or len(set(map(type, values))) > 1:
+            raise ArgumentTypeError(
+                f"{who}: the default of option {name!r} is {value!r}; expected a bool, int, float or str, or a tuple "
+                "of such values of one type, the default first"
+            )
         if name in others and others[name] != value:
-            raise ValueError(
+            raise InputError(
                 f"{who}: the default of option {name!r} is {value!r}, and {others[name]!r} where the namespace "
                 "declared it before; give it one default"
             )
@@ -302,7 +306,7 @@ def _checked_ops(ops: str | Iterable[str]) -> list[str]:
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             if not near and op.startswith("onnx."):
                 hint = "; register_onnx_operator makes an operator of ONNX known"
-            raise ValueError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
+            raise InputError(f"{op!r} is not an operator of this TVM ({tvm.__version__}){hint}")
     return names
 
 
@@ -419,9 +423,11 @@ def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *
 def _check_pattern(who: str, entry: Pattern) -> None:
     for what, part in [("the pattern", entry.pattern), *((repr(n), p) for n, p in entry.annotations.items())]:
         if not isinstance(part, DFPattern):
-            raise TypeError(f"{who}: {what} is {part!r}; expected a pattern of tvm.relax.dpl, such as is_op(...)(...)")
+            raise ArgumentTypeError(
+                f"{who}: {what} is {part!r}; expected a pattern of tvm.relax.dpl, such as is_op(...)(...)"
+            )
     check_functions(who, check=entry.check, lower=entry.lower, example=entry.example)
     unknown = [name for name in entry.outputs if name not in entry.annotations]
     if unknown:
         known = ", ".join(map(repr, entry.annotations)) or "none"
-        raise ValueError(f"{who}: outputs has {unknown[0]!r}, which is no annotation; the annotations are {known}")
+        raise InputError(f"{who}: outputs has {unknown[0]!r}, which is no annotation; the annotations are {known}")

@@ -140,7 +140,7 @@ def test_a_quantised_model_is_one_region_of_integers(dtype: str, kernels: str) -
 
 def test_it_shares_a_model_with_another_compiler(expected: np.ndarray) -> None:
     placement = {"relax.nn.softmax": "dnnl"}
-    run = byoc.Runner(byoc.compile(floats(), ["litert", "dnnl"], placement=placement))
+    run = byoc.Runner(byoc.compile(floats(), ["litert", "dnnl"], place=placement))
     np.testing.assert_allclose(run(X), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -92,9 +92,9 @@ def test_images_may_have_their_channels_last(kernel: str, groups: int) -> None:
 
 def test_it_shares_a_model_with_another_compiler(expected: np.ndarray) -> None:
     placement = {"relax.nn.softmax": "dnnl"}
-    mod = byoc.partition(model(), ["openvino", "dnnl"], placement=placement)
+    mod = byoc.partition(model(), ["openvino", "dnnl"], place=placement)
     assert compilers(mod) == ["dnnl", "openvino"]
-    run = byoc.Runner(byoc.compile(model(), ["openvino", "dnnl"], placement=placement))
+    run = byoc.Runner(byoc.compile(model(), ["openvino", "dnnl"], place=placement))
     np.testing.assert_allclose(run(X), expected, rtol=1e-4, atol=1e-5)
 
 

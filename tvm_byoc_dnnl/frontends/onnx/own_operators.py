@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from ...core.errors import InputError, UnsupportedError, VendorError
+from ...core.errors import ArgumentTypeError, InputError, UnsupportedError, VendorError
 from ...core.tvm_fast import is_a
 from ...core.verdict import calling
 from ...whole import Operator, attributes_of, declare, inputs_of, operator
@@ -78,7 +78,7 @@ def register_onnx_operator(
     _check(who, domain, name, definition, types)
     old, registered = operator(domain, name), (definition, types, frozenset(sizes))
     if old is not None and _REGISTERED.get(old.relax_name) != registered and not override:
-        raise ValueError(f"{who}: this operator is registered already; pass override=True to replace it")
+        raise InputError(f"{who}: this operator is registered already; pass override=True to replace it")
     whole = Operator(
         domain,
         name,
@@ -95,15 +95,17 @@ def register_onnx_operator(
 def _check(who: str, domain: Any, name: Any, definition: Any, types: Any) -> None:
     for what, given in (("domain", domain), ("name", name)):
         if not isinstance(given, str) or not _NAME.fullmatch(given):
-            raise ValueError(f"{who}: the {what} is {given!r}; expected a name such as 'ai.acme' or 'MyOp'")
+            raise InputError(f"{who}: the {what} is {given!r}; expected a name such as 'ai.acme' or 'MyOp'")
     if domain in ("ai.onnx", "ai.onnx.ml"):
-        raise ValueError(f"{who}: the domain {domain!r} belongs to the standard; choose one of your own")
+        raise InputError(f"{who}: the domain {domain!r} belongs to the standard; choose one of your own")
     if definition is not None and not callable(definition) and not _is_function(definition):
-        raise TypeError(f"{who}: definition is {definition!r}; expected a function, or an onnx.FunctionProto")
+        raise ArgumentTypeError(f"{who}: definition is {definition!r}; expected a function, or an onnx.FunctionProto")
     if types is not None and not callable(types):
-        raise TypeError(f"{who}: types is {types!r}; expected a function")
+        raise ArgumentTypeError(f"{who}: types is {types!r}; expected a function")
     if definition is None and types is None:
-        raise TypeError(f"{who}: give a definition, or the types of the outputs where only a compiler has the operator")
+        raise ArgumentTypeError(
+            f"{who}: give a definition, or the types of the outputs where only a compiler has the operator"
+        )
 
 
 def _builder(
