@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..api.compile import DEFAULT_COMPILER
-from ..core.errors import InputError
+from ..core.errors import InputError, first_line
 from ..core.files import read_text, write_text
 from ..core.machine import progress
 from ..core.tensor_info import TensorInfo, shape_options
@@ -269,7 +269,8 @@ def _report_of(path: Path) -> ReportData:
     try:
         return from_record(json.loads(read_text(path, "a file that `tvm-byoc explain --json` has written")))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is no file that `tvm-byoc explain --json` has written: {error}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else first_line(error)
+        raise InputError(f"{path} is no file that `tvm-byoc explain --json` has written: {why}") from error
 
 
 @click.command(short_help="Fail when a call runs elsewhere than the lock file says.")
