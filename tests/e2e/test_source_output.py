@@ -256,7 +256,7 @@ def test_wrong_outputs_are_refused_before_the_work():
         byoc.compile(CASES["resident"].module, output="text")
     with pytest.raises(byoc.InputError, match="output is 'text'"):
         byoc.byoc_pipeline(output="text")
-    with pytest.raises(byoc.InputError, match="no codegen of ccompiler makes source"):
+    with pytest.raises(byoc.InputError, match="output is 'source', but ccompiler has no such option"):
         byoc.compile(CASES["resident"].module, "ccompiler", output="source")
 
 

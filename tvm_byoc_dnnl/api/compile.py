@@ -35,7 +35,7 @@ from ..vendors.namespaces import (
     namespace,
     with_options,
 )
-from ..vendors.portable import source_builds, source_namespaces
+from ..vendors.portable import OUTPUTS, source_builds, source_namespaces
 from .cache import ModelCache, key_of
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -46,10 +46,11 @@ def with_precision(
     options: Options | None,
     arguments: Mapping[str, Any],
 ) -> Options:
-    """``options`` with those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them."""
-    chosen = {option: arguments.get(option, allowed[0]) for option, allowed in ARGUMENTS.items()}
+    """``options`` with ``output`` and those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them."""
+    known = {**ARGUMENTS, "output": OUTPUTS}
+    chosen = {option: arguments.get(option, allowed[0]) for option, allowed in known.items()}
     check_arguments(compiler=compiler, options=options, **chosen)
-    wanted = {option: value for option, value in chosen.items() if value != ARGUMENTS[option][0]}
+    wanted = {option: value for option, value in chosen.items() if value != known[option][0]}
     result = {name: dict(values) for name, values in (options or {}).items()}
     names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
     for option, value in wanted.items():
@@ -244,15 +245,13 @@ def compile(
     settings: dict[str, Any] = {"strict": strict, "prepare": prepare, "fallback": fallback}
     others = {"shapes": shapes, "threads": threads, "cache_dir": cache_dir, "output": output, "target": target}
     check_arguments(place=place, database=database, **policy_and_names, **settings, **others)
-    precisions = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
-    options = with_precision(compiler, options, precisions)
-    if output == "source":
-        options = _with_source(compiler, options)
+    chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8, "output": output}
+    options = with_precision(compiler, options, chosen)
     settings |= {"policy": with_names(policy, exclude, force), "placement": place}
     target = known_target(target, "compile")
     for name in () if prepare else ("weights", "activations"):
-        if precisions[name] is not None:
-            raise InputError(f"{name} is {precisions[name]!r} and prepare is False; it is applied after preparing")
+        if chosen[name] is not None:
+            raise InputError(f"{name} is {chosen[name]!r} and prepare is False; it is applied after preparing")
     if not isinstance(model, (str, PathLike)) and not hasattr(model, "SerializeToString"):
         model, shapes = to_relax(model, shapes=shapes), None
 
@@ -322,13 +321,3 @@ def _advice(mod: tvm.IRModule) -> str:
     """Advice to fix open dims, if the model has any: sizes that TVM cannot compare are a frequent cause."""
     options = shape_options(inputs_of(mod["main"])) if "main" in mod else ""
     return f". Open dims may be the cause; fix them, with sizes of your own: {options}" if options else ""
-
-
-def _with_source(
-    compiler: str | Sequence[str] | None, options: Mapping[str, Mapping[str, Any]] | None
-) -> dict[str, Mapping[str, Any]]:
-    names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
-    able = [name for name in names if namespace(name).route.makes_source]
-    if not able:
-        raise InputError(f"no codegen of {', '.join(names)} makes source; use output='module'")
-    return {**(options or {}), **{name: {**(options or {}).get(name, {}), "output": "source"} for name in able}}
