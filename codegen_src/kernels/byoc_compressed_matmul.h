@@ -276,9 +276,16 @@ BYOC_NO_INLINE void BYOC_NAME(decompress)(const byoc_compressed_params* p, const
   }
 }
 
-/* The largest of eight numbers, or their sum. */
-BYOC_INLINE int32_t BYOC_NAME(across)(__m256i v, const int is_sum) {
-  __m128i of = _mm256_castsi256_si128(v), other = _mm256_extracti128_si256(v, 1);
+/* The largest of some numbers, or their sum. */
+BYOC_INLINE int32_t BYOC_NAME(across)(BYOC_INTS v, const int is_sum) {
+#ifdef BYOC_SIMD_AVX512
+  const __m256i low = _mm512_maskz_extracti32x8_epi32(0xff, v, 0);
+  const __m256i high = _mm512_maskz_extracti32x8_epi32(0xff, v, 1);
+  const __m256i eight = is_sum ? _mm256_add_epi32(low, high) : _mm256_max_epi32(low, high);
+#else
+  const __m256i eight = v;
+#endif
+  __m128i of = _mm256_castsi256_si128(eight), other = _mm256_extracti128_si256(eight, 1);
   BYOC_UNROLL
   for (int i = 0; i < 3; ++i) {
     of = is_sum ? _mm_add_epi32(of, other) : _mm_max_epi32(of, other);
@@ -287,29 +294,48 @@ BYOC_INLINE int32_t BYOC_NAME(across)(__m256i v, const int is_sum) {
   return _mm_cvtsi128_si32(of);
 }
 
+/* Rounds `lanes` numbers, which are between -127 and 127 or NaN and then 0, and stores their bytes;
+   of each eight the even ones first, if asked for. */
+BYOC_INLINE BYOC_INTS BYOC_NAME(round_some)(BYOC_VEC x, int lanes, int evens_first, int8_t* to) {
+  const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+#ifdef BYOC_SIMD_AVX512
+  const __mmask16 is_number = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_ORD_Q);
+  const __m512i ints = _mm512_maskz_cvtps_epi32(is_number, (__m512)x);
+  __m128i bytes = _mm512_maskz_cvtepi32_epi8(0xffff, ints);
+#else
+  const __m256i ints =
+      _mm256_and_si256(_mm256_cvtps_epi32((__m256)x),
+                       _mm256_castps_si256(_mm256_cmp_ps((__m256)x, (__m256)x, _CMP_ORD_Q)));
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(ints), _mm256_extracti128_si256(ints, 1));
+  __m128i bytes = _mm_packs_epi16(words, words);
+#endif
+  if (evens_first) bytes = _mm_shuffle_epi8(bytes, order);
+  if (lanes == 16) {
+    _mm_storeu_si128((__m128i*)to, bytes);
+  } else {
+    _mm_storel_epi64((__m128i*)to, bytes);
+  }
+  return ints;
+}
+
 /* Rounds a group of the source; nothing that is not finite is left in it: its scale is NaN then,
    and with it each result of the row. */
 BYOC_INLINE void BYOC_NAME(round_group)(const byoc_compressed_params* p, const float* from,
                                         int8_t* to, byoc_rounded* said) {
-  const __m128i even_first = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-  __m256i most = _mm256_setzero_si256(), sum = _mm256_setzero_si256();
-  for (int64_t k = 0; k < p->group; k += 8) {
-    const __m256i bits = _mm256_loadu_si256((const __m256i*)(from + k));
-    most = _mm256_max_epi32(most, _mm256_and_si256(bits, magnitude));
+  const BYOC_INTS magnitude = BYOC_OP(set1_epi32)(0x7fffffff);
+  BYOC_INTS most = BYOC_OP(set1_epi32)(0), sum = most;
+  for (int64_t k = 0; k < p->group; k += BYOC_LANES) {
+    const int lanes = (int)byoc_min(BYOC_LANES, p->group - k); /* or 8 */
+    const BYOC_INTS bits = (BYOC_INTS)BYOC_NAME(load_some)(from + k, lanes);
+    most = BYOC_CONVERT(max_epi32, most, bits & magnitude);
   }
   float inverse;
   said->scale = byoc_compressed_scale(BYOC_NAME(across)(most, 0), &inverse);
-  for (int64_t k = 0; k < p->group; k += 8) {
-    const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(from + k), _mm256_set1_ps(inverse));
-    const __m256i ints = _mm256_and_si256(_mm256_cvtps_epi32(x),
-                                          _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_ORD_Q)));
-    const __m128i words =
-        _mm_packs_epi32(_mm256_castsi256_si128(ints), _mm256_extracti128_si256(ints, 1));
-    __m128i bytes = _mm_packs_epi16(words, words);
-    if (p->bits == 4) bytes = _mm_shuffle_epi8(bytes, even_first);
-    sum = _mm256_add_epi32(sum, ints);
-    _mm_storel_epi64((__m128i*)(to + k), bytes);
+  for (int64_t k = 0; k < p->group; k += BYOC_LANES) {
+    const int lanes = (int)byoc_min(BYOC_LANES, p->group - k);
+    const BYOC_VEC x = BYOC_NAME(load_some)(from + k, lanes) * BYOC_NAME(set)(inverse);
+    sum = BYOC_OP(add_epi32)(sum, BYOC_NAME(round_some)(x, lanes, p->bits == 4, to + k));
   }
   byoc_compressed_say(p, BYOC_NAME(across)(sum, 1), said);
 }
