@@ -45,7 +45,8 @@ def test_is_as_onnx_defines_it(op: str, feeds: list[np.ndarray], attrs: dict[str
 
 
 @pytest.mark.parametrize(
-    ("dtype", "to"), [("float32", "int32"), ("int64", "float64"), ("uint16", "float16"), ("int8", "uint8")]
+    ("dtype", "to"),
+    [("float32", "int32"), ("int64", "float64"), ("uint16", "float16"), ("int8", "uint8"), ("int16", "bfloat16")],
 )
 def test_bits_are_read_in_another_way(dtype: str, to: str) -> None:
     x = RNG.integers(0, 100, (3, 5)).astype(dtype)

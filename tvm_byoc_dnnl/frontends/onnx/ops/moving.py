@@ -175,13 +175,20 @@ def _pad(e: Emit, node: Node, data: Value, pads: Value, value: Value | None = No
     rank = len(data.sizes)
     axes = node.ints(3, "axes")
     along = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
-    is_asked = pads.known is None
-    widths = asked(e, pads, [f"pad{i}" for i in range(2 * len(along))]) if is_asked else node.ints(1) or []
+    widths = node.ints(1) or [] if pads.known is not None else _asked_widths(e, pads, 2 * len(along))
     before: list[Any] = [0] * rank
     after: list[Any] = [0] * rank
     for axis, b, a in zip(along, widths, widths[len(along) :], strict=False):
         before[axis], after[axis] = b, a
     return padded(e, data, before, after, mode, value)
+
+
+def _asked_widths(e: Emit, pads: Value, count: int) -> list[Any]:
+    """Widths that a call knows; they may be below 0, which sizes are not."""
+    added, removed = (
+        asked(e, e.maximum(w, 0), [f"{n}{i}" for i in range(count)]) for n, w in (("pad", pads), ("cut", -pads))
+    )
+    return [a - r for a, r in zip(added, removed, strict=True)]
 
 
 def padded(
@@ -364,7 +371,8 @@ def _tensor_scatter(e: Emit, node: Node) -> Any:
 
 
 _READ = (
-    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
+    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("bfloat16", "float16", "float32", "float64"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
 
