@@ -5,7 +5,7 @@ its clamp**, whatever it is fused with. A rewrite has three ways to see to that,
 
 * the integers stay a tensor: storing them rounds and clamps;
 * both become steps between two post-ops (`kept`);
-* the rewrite proves that they do nothing: for all 256 bytes (`quantized_sums.change_scale`), or because integers are
+* the rewrite proves that they do nothing: for all 256 bytes (`quantized.change_scale`), or because integers are
   moved, picked or read again at the same scale.
 
 A clamp does something even where the next one is wider, and at the lower end it may be the model's only relu:

@@ -25,7 +25,7 @@ from tvm_byoc_dnnl.testing import conformance
 from tvm_byoc_dnnl.testing.__main__ import main
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example
-from tvm_byoc_dnnl.testing.conformance.case import Case, drawn
+from tvm_byoc_dnnl.testing.conformance.judge import Case, drawn
 from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
 from tvm_byoc_dnnl.vendors.namespace import Pattern
 

@@ -30,8 +30,7 @@ from ..vendors.codegen import Times
 from ..vendors.namespace import Namespace, told
 from ..vendors.namespaces import HOST, compilers, get_target_options, namespace
 from ..vendors.portable import PortableCodegen, lower_region
-from .database import Database, Timing, measure, thread_count
-from .workload import Workload
+from .database import Database, Timing, Workload, measure, thread_count
 
 _ROUNDS = 15
 

@@ -28,8 +28,7 @@ from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, get_target_options
 from ..whole import expand
 from .costs import Costs
-from .database import Database
-from .workload import Workload, host_workload
+from .database import Database, Workload, host_workload
 
 
 def orders(compilers: Sequence[str]) -> list[list[str]]:

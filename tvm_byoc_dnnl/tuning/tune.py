@@ -39,10 +39,9 @@ from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..vendors.namespaces import HOST, changed_options, check_arguments, with_options
 from .costs import Costs, callable_of, known_times, measure_candidates
-from .database import Database, Placement, Timing, Turns, race, summary
+from .database import Database, Placement, Timing, Turns, race, summary, text_of
 from .plans import Planner, prepared
 from .search import search
-from .workload import text_of
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

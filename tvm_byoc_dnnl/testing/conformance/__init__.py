@@ -28,8 +28,7 @@ from ...runtime.comparison import TOLERANCES, as_tolerances
 from ...vendors.namespace import Namespace
 from ...vendors.namespaces import compilers, namespace
 from .calls import call_cases
-from .case import Case, drawn, spread
-from .judge import FAILED, SKIPPED, TAKEN, Result, in_layout, judge
+from .judge import FAILED, SKIPPED, TAKEN, Case, Result, drawn, in_layout, judge, spread
 from .patterns import is_quantised, pattern_cases, quantised_cases, structural_cases
 from .report import Report
 

@@ -17,7 +17,7 @@ from ...ir.tvm_compat import dtype_of
 from ...whole import RELU_OF_NUMBERS, operator, relu_of_numbers
 from ...whole.table import DOMAIN, NAME
 from ..op_calls import BINARY, NEEDS_BUILDER, OPS, REFERENCE, const, floats, positive
-from .case import Case, lifted, resized
+from .judge import Case, lifted, resized
 
 #: what, function of operands, operands
 Call = tuple[str, Callable[..., Any], tuple[np.ndarray, ...]]

@@ -33,7 +33,7 @@ from ...partitioning.trial import ask
 from ...vendors.namespace import Namespace, Pattern
 from ...vendors.quantised_groups import CONVERSIONS
 from ..op_calls import floats, integers
-from .case import Case, resized
+from .judge import Case, resized
 
 #: what float32 becomes in variations
 _DTYPES = ("float16", "float64")

@@ -21,8 +21,7 @@ from ...ir.relax_utils import op_calls
 from ...partitioning.trial import ask
 from ...vendors.namespace import Namespace
 from .calls import written_cases
-from .case import Case
-from .judge import FAILED, KEPT, SKIPPED, TAKEN, Result
+from .judge import FAILED, KEPT, SKIPPED, TAKEN, Case, Result
 
 _STATUSES = (TAKEN, KEPT, SKIPPED, FAILED)
 
