@@ -134,17 +134,25 @@ class Emit:
         return found[0] if outputs == 1 else found
 
     @contextlib.contextmanager
-    def converting(self, node: Node) -> Iterator[None]:
-        outer, self.node = self.node, node
+    def emitting(self) -> Iterator[Emit]:
+        """Inside, the operators of values go here."""
         token = EMITTING.set(self)
         try:
-            yield
+            yield self
+        finally:
+            EMITTING.reset(token)
+
+    @contextlib.contextmanager
+    def converting(self, node: Node) -> Iterator[None]:
+        outer, self.node = self.node, node
+        try:
+            with self.emitting():
+                yield
         except ByocError:
             raise
         except _BROKEN as error:
             raise InputError(f"{node.what} is not as ONNX defines it: {type(error).__name__}: {error}") from error
         finally:
-            EMITTING.reset(token)
             self.node = outer
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:

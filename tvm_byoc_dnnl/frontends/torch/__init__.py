@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax
 
 from ..onnx.emit import Emit
-from ..onnx.value import EMITTING, Value
+from ..onnx.value import Value
 
 
 def arguments(node: Any) -> dict[str, Any]:
@@ -17,17 +16,6 @@ def arguments(node: Any) -> dict[str, Any]:
     names = [argument.name for argument in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     return {name: given[name] for name in names if name in given}
-
-
-@contextlib.contextmanager
-def emitting(importer: Any) -> Iterator[Emit]:
-    """What emits into the function of TVM's importer; the operators of values go there."""
-    emit = Emit(importer.block_builder)
-    token = EMITTING.set(emit)
-    try:
-        yield emit
-    finally:
-        EMITTING.reset(token)
 
 
 def by_values(convert: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -38,7 +26,7 @@ def by_values(convert: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
     def converted(node: Any, importer: Any) -> Any:
         given = [_valued(importer._retrieve_args(v)) for name, v in arguments(node).items() if name != "out_dtype"]
-        with emitting(importer) as e:
+        with Emit(importer.block_builder).emitting() as e:
             made = convert(e, node, *given)
             return [e.tensor(v) for v in made] if isinstance(made, list) else e.tensor(made)
 

@@ -16,7 +16,7 @@ from ..onnx.dim import Size
 from ..onnx.emit import Emit
 from ..onnx.ops.moving import from_start
 from ..onnx.value import Value
-from . import by_values, emitting
+from . import by_values
 
 _TRAINS = ("_native_batch_norm_legit.default", "_native_batch_norm_legit_functional.default")
 
@@ -88,7 +88,7 @@ def _index_put(node: Any, importer: Any) -> Any:
     data, indices, values, *accumulate = importer.retrieve_args(node)
     if any("int" not in dtype_of(index.ty) for index in indices if index is not None):
         return importer.create_convert_map()["index_put.default"](node)
-    with emitting(importer) as e:
+    with Emit(importer.block_builder).emitting() as e:
         places = {axis: Value(index) for axis, index in enumerate(indices) if index is not None}
         reduction = "add" if accumulate and accumulate[0] else "update"
         return e.tensor(_put(e, Value(data), places, Value(values), reduction))
