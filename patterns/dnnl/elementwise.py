@@ -333,7 +333,6 @@ def _by(x: Any, factor: float) -> Any:
     return R.multiply(x, _number(factor))
 
 
-# ---------------------------------------------------------------- hardsigmoid, hardswish
 def _hard_gate() -> tuple[Any, dict[str, Any]]:
     """Pattern of ``clip(x·factor + shift, low, high)``, factor and shift optional, and its parts."""
     parts = {name: is_const() for name in ("factor", "divisor", "shift", "only_factor", "only_divisor")}
@@ -384,7 +383,6 @@ def _register_hard() -> None:
     _register("hardsigmoid", gate, parts, _hardsigmoid, lambda x: R.clip(R.add(_by(x, 0.2), _number(0.5)), 0, 1))
 
 
-# ---------------------------------------------------------------- the smooth ones
 def _elu(match: Match) -> tuple[str, float, float]:
     """``relu(x) − α·relu(1 − exp(x))``, or ``α·(exp(x) − 1)`` where x is negative."""
     one, zero = number(match, "one"), number(match, "zero", 0.0)
