@@ -209,6 +209,14 @@ def test_sizes_of_three_inputs_that_must_be_equal() -> None:
     np.testing.assert_allclose(Runner(compile(model))(a, b, c), a @ b + c, rtol=1e-5, atol=1e-6)
 
 
+def test_equal_sizes_beside_one_that_is_a_sum_of_others() -> None:
+    """A mask is as long as past and new keys together, which have the same batch under two names."""
+    nodes = [node("Concat", ["p", "k"], ["c"], axis=1), node("Add", ["c", "m"], ["y"])]
+    model = onnx_model(nodes, {"p": ("a", "past", 3), "k": ("b", "new", 3), "m": ("total", 1)})
+    p, k, m = rand(2, 4, 3), rand(2, 1, 3), rand(5, 1)
+    np.testing.assert_array_equal(Runner(compile(model))(p, k, m), np.concatenate([p, k], 1) + m)
+
+
 def test_sizes_that_must_be_equal_do_not_split_regions() -> None:
     """A mask whose length has a name of its own, and one that is compared with this mask only."""
     model = onnx_model(

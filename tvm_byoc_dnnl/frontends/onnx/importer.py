@@ -299,11 +299,13 @@ def unify_dims(func: relax.Function) -> relax.Function:
     if computed:
         func = Substitute(computed).function(func)
     found = {symbol: value for symbol, value in every.items() if symbol in free}
+    same = {symbol: value for symbol, value in found.items() if isinstance(value, tirx.Var)}
+    if same:  # the parameters say so: TVM would forget the comparison of two symbols
+        func = func.bind_symbolic_vars(same)
+    found = {symbol: value for symbol, value in found.items() if symbol not in same}
     if not found:
         return func
     inner = func.bind_symbolic_vars(found)
-    if all(isinstance(value, tirx.Var) for value in found.values()):  # of which TVM would forget the comparison
-        return inner
     params, checks = [], []
     for given, bound in zip(func.params, inner.params, strict=True):
         if any(symbol in found for dim in _dims(given.ty) for symbol in _symbols(dim)):
