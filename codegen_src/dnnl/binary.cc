@@ -38,12 +38,12 @@ void Arrange(Lowering* lowering, algorithm* alg, int* first, int* second, const 
   }
 }
 
-OpDesc Describe(const Lowering& l, algorithm alg, int first, int second, int result,
+OpDesc Describe(const Lowering& l, const Operation& operation, int first, int second, int result,
                 const MemoryDesc& layout) {
   bool alike = l.shape(second) == l.shape(first) && l.dtype(second) == l.dtype(first);
   OpDesc op;
   op.kind = dnnl::primitive::kind::binary;
-  op.alg = alg;
+  op.operation() = operation;
   op.args = {{DNNL_ARG_SRC_0, first, layout},
              {DNNL_ARG_SRC_1, second, alike ? layout : Dense(l.shape(second), l.dtype(second))},
              {DNNL_ARG_DST, result, AnyLayout(l.shape(result), l.dtype(result))}};
@@ -74,41 +74,31 @@ void Collapse(const Dims& out, const Dims& operand, Dims* flat_out, Dims* flat_o
 
 static std::vector<OpDesc> DescribeBinary(const NodeView& n) {
   Lowering& l = n.lowering;
-  algorithm alg = ToDnnl(Kind::kBinary, n.a.alg);
+  Operation operation = OperationOf(Kind::kBinary, n.a.alg);
   int first = n.In(0), second = n.In(1);
-  Arrange(&l, &alg, &first, &second, n.OutShape());
+  Arrange(&l, &operation.alg, &first, &second, n.OutShape());
   const MemoryDesc& present = l.Layout(first);
   const MemoryDesc dense = Dense(l.shape(first), l.dtype(first));
-  std::vector<OpDesc> result = {
-      Describe(l, alg, first, second, n.output, IsCompact(present) ? present : dense),
-      Describe(l, alg, first, second, n.output, dense)};
-  for (OpDesc& op : result) op.of_numbers = IsOfNumbers(n.a.alg);
-  return result;
+  return {Describe(l, operation, first, second, n.output, IsCompact(present) ? present : dense),
+          Describe(l, operation, first, second, n.output, dense)};
 }
 
 static void LowerBinary(const NodeView& n) {
-  LowerBinary(&n.lowering, ToDnnl(Kind::kBinary, n.a.alg), IsOfNumbers(n.a.alg), n.In(0), n.In(1),
-              n.output);
+  LowerBinary(&n.lowering, OperationOf(Kind::kBinary, n.a.alg), n.In(0), n.In(1), n.output);
 }
 
-void LowerBinary(Lowering* lowering, algorithm alg, bool of_numbers, int first, int second,
-                 int result) {
+void LowerBinary(Lowering* lowering, Operation operation, int first, int second, int result) {
   Lowering& l = *lowering;
   const Dims out = l.shape(result);
-  Arrange(lowering, &alg, &first, &second, out);
+  Arrange(lowering, &operation.alg, &first, &second, out);
   Dims flat, flat_operand;
   Collapse(out, l.shape(second), &flat, &flat_operand);
-  int flat_first = l.Reshaped(first, flat);
-  int flat_result = l.NewOutput(result, flat);
-  OpDesc op = Describe(l, alg, flat_first, l.Reshaped(second, flat_operand), flat_result,
-                       Dense(flat, l.dtype(first)));
-  op.of_numbers = of_numbers;
-  if (!l.Emit({op}, /*accept_reference=*/false)) {
-    int whole = l.Reshaped(Expanded(lowering, second, out), flat);
-    op = Describe(l, alg, flat_first, whole, flat_result, Dense(flat, l.dtype(first)));
-    op.of_numbers = of_numbers;
-    EmitOrFail(lowering, {op});
-  }
+  const int flat_first = l.Reshaped(first, flat), flat_result = l.NewOutput(result, flat);
+  const auto describe = [&](int operand) {
+    return Describe(l, operation, flat_first, operand, flat_result, Dense(flat, l.dtype(first)));
+  };
+  if (!l.Emit({describe(l.Reshaped(second, flat_operand))}, /*accept_reference=*/false))
+    EmitOrFail(lowering, {describe(l.Reshaped(Expanded(lowering, second, out), flat))});
   Place place = l.PlaceIn(flat_result, Dense(flat, l.dtype(result)));
   place.md = Dense(out, l.dtype(result));
   l.SetPlace(result, place);

@@ -55,7 +55,9 @@ static bool FuseCompressedMatmul(const NodeView& n, const std::vector<PostOpDesc
   }
   const MemoryDesc dst = Dense(n.OutShape(), DType::kFloat32);
   std::vector<OpArg> operands(2);
-  const auto described = DescribePostOps(post_ops, layouts, dst, byoc_lanes(p.isa), &operands);
+  const auto described =
+      DescribePostOps(post_ops, OperandsWithStrides(std::move(layouts), byoc_lanes(p.isa)),
+                      n.OutShape(), &operands);
   if (!described) return false;
   const int64_t bytes = byoc_compressed_packed_bytes(&p);
   operands[0] = n.AsDense(DNNL_ARG_SRC, 0);

@@ -14,19 +14,18 @@ using PrimitiveKind = dnnl::primitive::kind;
 
 constexpr Kernel kElementwise = {"elementwise", "elementwise", byoc_elementwise};
 
-/// The operation itself, as the first one on the source.
-PostOpDesc Own(const OpDesc& op) {
+/// The operation itself, as the first one on the source, and its post-ops.
+std::vector<PostOpDesc> OperationsOf(const OpDesc& op) {
   PostOpDesc own;
-  own.alg = op.alg;
-  own.of_numbers = op.of_numbers;
-  own.alpha = op.alpha;
-  own.beta = op.beta;
+  own.operation() = op;
   if (const OpArg* second = op.Find(DNNL_ARG_SRC_1)) {
     own.kind = PostOpDesc::Kind::kBinary;
     own.value = second->value;
     own.md = second->md;
   }
-  return own;
+  std::vector<PostOpDesc> operations = {own};
+  operations.insert(operations.end(), op.post_ops.begin(), op.post_ops.end());
+  return operations;
 }
 
 /// Whether a layout of float32 holds its elements and nothing else.
@@ -85,31 +84,28 @@ std::vector<Candidate> OfferElementwise(const Candidate& primitive, const Loweri
   dst.md = primitive.pd ? primitive.pd.Arg(DNNL_ARG_DST) : src.md;
   if (!SameLayout(src.md, dst.md)) return {};
 
-  std::vector<PostOpDesc> operations = {Own(op)};
-  operations.insert(operations.end(), op.post_ops.begin(), op.post_ops.end());
-  std::vector<OpArg> args = {src};
-  std::vector<byoc_post_op> described;
-  bool has_channels = false;
+  const std::vector<PostOpDesc> operations = OperationsOf(op);
+  Operands operands;
   for (size_t i = 0; i < operations.size(); ++i) {
-    std::optional<byoc_post_op> operation = KernelPostOp(operations[i]);
-    if (!operation) return {};
-    if (operations[i].kind == PostOpDesc::Kind::kBinary) {
-      const int arg = i == 0 ? DNNL_ARG_SRC_1 : PostOpArg(i - 1);
-      const MemoryDesc md = layout(arg, operations[i].md, dst.md);
-      const auto form = OperandForm(md.get_dims(), dst.md.get_dims(), 1);
-      const bool lies_alike = form == BYOC_PER_ELEMENT ? SameLayout(md, dst.md) : IsDense(md);
-      if (!form || !lies_alike || values.dtype(operations[i].value) != DType::kFloat32) return {};
-      has_channels |= form == BYOC_PER_CHANNEL;
-      operation->form = *form;
-      operation->operand = static_cast<int64_t>(args.size());
-      args.push_back({arg, operations[i].value, md});
-    }
-    described.push_back(*operation);
+    const int arg = i == 0 ? DNNL_ARG_SRC_1 : PostOpArg(i - 1);
+    const bool has_operand = operations[i].kind == PostOpDesc::Kind::kBinary;
+    operands.layouts.push_back(has_operand ? layout(arg, operations[i].md, dst.md) : MemoryDesc());
+    if (has_operand && values.dtype(operations[i].value) != DType::kFloat32) return {};
   }
+  operands.place = [&](const PostOpDesc&, const MemoryDesc& md, byoc_post_op*) {
+    return SameLayout(md, dst.md);
+  };
+  std::vector<OpArg> args = {src};
+  auto described = DescribePostOps(operations, operands, dst.md.get_dims(), &args);
+  if (!described) return {};
+  const bool has_channels =
+      std::any_of(described->begin(), described->end(), [](const byoc_post_op& operation) {
+        return operation.operand >= 0 && operation.form == BYOC_PER_CHANNEL;
+      });
   std::optional<byoc_elementwise_params> p = PixelsOf(dst.md, has_channels, *isa);
   if (!p) return {};
-  p->operations = static_cast<int64_t>(described.size());
-  for (byoc_post_op& operation : described) {
+  p->operations = static_cast<int64_t>(described->size());
+  for (byoc_post_op& operation : *described) {
     operation.strides = {0, p->channels, 0, 0, p->channels};
   }
   args.push_back(dst);
@@ -117,7 +113,7 @@ std::vector<Candidate> OfferElementwise(const Candidate& primitive, const Loweri
   KernelCall call;
   call.kernel = &kElementwise;
   call.args = std::move(args);
-  call.params = AsParams(*p, described);
+  call.params = AsParams(*p, *described);
   return {Candidate{op, {}, KernelImpl("elementwise", *isa), std::move(call), {}}};
 }
 

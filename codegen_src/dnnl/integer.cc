@@ -209,34 +209,25 @@ void AddScalings(const OpDesc& op, const Lowering& values, std::vector<OpArg>* a
   }
 }
 
-/// The post-ops as the kernel knows them, and their operands among the arguments. An operand per
-/// element lies as the result does, and may have any dtype.
-std::optional<std::vector<byoc_post_op>> AddPostOps(const OpDesc& op, const Lowering& values,
-                                                    const MemoryDesc& dst,
-                                                    std::vector<OpArg>* args) {
-  std::vector<byoc_post_op> result;
-  const Dims of_dst = dst.get_dims();
+/// An operand per element lies as the result does, and may have any dtype.
+Operands OperandsOf(const OpDesc& op, const Lowering& values, const Dims& dst) {
+  Operands operands;
   const bool is_matmul = op.kind == PrimitiveKind::matmul;
-  const size_t channels = is_matmul ? of_dst.size() - 1 : 1;
-  for (size_t i = 0; i < op.post_ops.size(); ++i) {
-    const PostOpDesc& post_op = op.post_ops[i];
-    std::optional<byoc_post_op> described = KernelPostOp(post_op);
-    if (!described || post_op.kind == PostOpDesc::Kind::kSum) return std::nullopt;
-    if (post_op.kind == PostOpDesc::Kind::kBinary) {
-      const Dims& dims = values.shape(post_op.value);
-      const DType own = values.dtype(post_op.value);
-      const std::optional<byoc_operand> form = OperandForm(dims, of_dst, channels);
-      const bool is_full = form == BYOC_PER_ELEMENT;
-      if (!form || !KernelDType(own) || (!is_full && own != DType::kFloat32)) return std::nullopt;
-      described->form = *form;
-      described->dtype = *KernelDType(own);
-      described->operand = static_cast<int64_t>(args->size());
-      args->push_back({PostOpArg(i), post_op.value,
-                       is_full && !is_matmul ? ChannelsLast(dims, own) : Dense(dims, own)});
-    }
-    result.push_back(*described);
+  if (is_matmul) operands.channels = dst.size() - 1;
+  operands.place = [&](const PostOpDesc& post_op, const MemoryDesc&, byoc_post_op* described) {
+    const std::optional<byoc_dtype> dtype = KernelDType(values.dtype(post_op.value));
+    if (dtype) described->dtype = *dtype;
+    return dtype && post_op.kind == PostOpDesc::Kind::kBinary;
+  };
+  for (const PostOpDesc& post_op : op.post_ops) {
+    operands.layouts.emplace_back();
+    if (post_op.value < 0) continue;
+    const Dims& dims = values.shape(post_op.value);
+    const DType dtype = values.dtype(post_op.value);
+    operands.layouts.back() =
+        dims == dst && !is_matmul ? ChannelsLast(dims, dtype) : Dense(dims, dtype);
   }
-  return result;
+  return operands;
 }
 
 /// Whether tiles of Winograd's algorithm compute it: the sums, four times as large there, must fit.
@@ -282,7 +273,8 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
     frame.args.push_back({DNNL_ARG_BIAS, bias->value, Dense(dims, DType::kFloat32)});
   }
   AddScalings(op, values, &frame.args, &p.at);
-  auto post_ops = AddPostOps(op, values, g->dst, &frame.args);
+  const Dims& of_dst = values.shape(dst.value);
+  auto post_ops = DescribePostOps(op.post_ops, OperandsOf(op, values, of_dst), of_dst, &frame.args);
   if (!post_ops) return std::nullopt;
   frame.post_ops = std::move(*post_ops);
   p.at.result = static_cast<int64_t>(frame.args.size());

@@ -47,32 +47,10 @@ constexpr DTypeRow kDTypes[] = {{DType::kFloat32, BYOC_F32},
                                 {DType::kInt8, BYOC_S8},
                                 {DType::kUInt8, BYOC_U8}};
 
-/// A post-op as the kernel knows it, but for the number of its operand; `md`: of the operand.
-std::optional<byoc_post_op> Describe(const PostOpDesc& op, const MemoryDesc& md,
-                                     const MemoryDesc& dst, int64_t lanes) {
-  std::optional<byoc_post_op> result = KernelPostOp(op);
-  if (!result || op.kind == PostOpDesc::Kind::kEltwise) return result;
-  if (md.get_data_type() != dnnl::memory::data_type::f32) return std::nullopt;
-  const std::optional<byoc_operand> form = OperandForm(md.get_dims(), dst.get_dims(), 1);
-  if (!form || (*form == BYOC_PER_CHANNEL && !IsDense(md))) return std::nullopt;
-  result->form = *form;
-  if (*form != BYOC_PER_ELEMENT) return result;
-  const std::optional<byoc_strides> strides = StridesOf(md, lanes);
-  if (!strides) return std::nullopt;
-  result->strides = *strides;
-  return result;
-}
+bool IsFloat(const MemoryDesc& md) { return md.get_data_type() == dnnl::memory::data_type::f32; }
 
-/// An image of whose channels each is an image of its own.
-std::optional<byoc_strides> PlanesOf(const MemoryDesc& md) {
-  const Dims dims = md.get_dims(), strides = md.get_strides();
-  if (dims.size() != 4 || !IsStrided(md) || strides[3] != 1) return std::nullopt;
-  return byoc_strides{strides[0], strides[2], 1, strides[1], 1};
-}
-
-}  // namespace
-
-std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op) {
+/// A post-op as kernels know it, still without its operand; nothing for one that they do not have.
+std::optional<byoc_post_op> WithoutOperand(const PostOpDesc& op) {
   if (op.of_numbers) return std::nullopt;  // theirs keep a NaN
   const Algorithm alg = op.kind == PostOpDesc::Kind::kSum ? Algorithm::binary_add : op.alg;
   for (const PostOpRow& row : kPostOps) {
@@ -87,6 +65,8 @@ std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op) {
   return std::nullopt;
 }
 
+/// How an operand of these sizes is spread over a result; nothing for forms that kernels do not
+/// have.
 std::optional<byoc_operand> OperandForm(const Dims& dims, const Dims& dst, size_t channels) {
   if (dims == dst) return BYOC_PER_ELEMENT;
   const int64_t elements = ElementCount(dims);
@@ -95,6 +75,15 @@ std::optional<byoc_operand> OperandForm(const Dims& dims, const Dims& dst, size_
   if (is_alike && elements == dims[channels]) return BYOC_PER_CHANNEL;
   return std::nullopt;
 }
+
+/// An image of whose channels each is an image of its own.
+std::optional<byoc_strides> PlanesOf(const MemoryDesc& md) {
+  const Dims dims = md.get_dims(), strides = md.get_strides();
+  if (dims.size() != 4 || !IsStrided(md) || strides[3] != 1) return std::nullopt;
+  return byoc_strides{strides[0], strides[2], 1, strides[1], 1};
+}
+
+}  // namespace
 
 std::optional<byoc_dtype> KernelDType(DType dtype) {
   for (const DTypeRow& row : kDTypes) {
@@ -126,19 +115,33 @@ std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes) {
   return result;
 }
 
+Operands OperandsWithStrides(std::vector<MemoryDesc> layouts, int64_t lanes) {
+  return {std::move(layouts), [lanes](const PostOpDesc&, const MemoryDesc& md, byoc_post_op* op) {
+            const std::optional<byoc_strides> strides = StridesOf(md, lanes);
+            if (strides) op->strides = *strides;
+            return strides && IsFloat(md);
+          }};
+}
+
 std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostOpDesc>& post_ops,
-                                                         const std::vector<MemoryDesc>& operands,
-                                                         const MemoryDesc& dst, int64_t lanes,
+                                                         const Operands& operands, const Dims& dst,
                                                          std::vector<OpArg>* args) {
   std::vector<byoc_post_op> result;
   for (size_t i = 0; i < post_ops.size(); ++i) {
-    std::optional<byoc_post_op> described = Describe(post_ops[i], operands[i], dst, lanes);
-    if (!described) return std::nullopt;
+    std::optional<byoc_post_op> op = WithoutOperand(post_ops[i]);
+    if (!op) return std::nullopt;
     if (post_ops[i].kind != PostOpDesc::Kind::kEltwise) {
-      described->operand = static_cast<int64_t>(args->size());
-      args->push_back({PostOpArg(i), post_ops[i].value, operands[i]});
+      const MemoryDesc& md = operands.layouts[i];
+      const auto form = OperandForm(md.get_dims(), dst, operands.channels);
+      const bool serves = form == BYOC_PER_ELEMENT
+                              ? operands.place(post_ops[i], md, &*op)
+                              : form && (form == BYOC_PER_TENSOR || IsDense(md)) && IsFloat(md);
+      if (!serves) return std::nullopt;
+      op->form = *form;
+      op->operand = static_cast<int64_t>(args->size());
+      args->push_back({PostOpArg(i), post_ops[i].value, md});
     }
-    result.push_back(*described);
+    result.push_back(*op);
   }
   return result;
 }
@@ -200,7 +203,8 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
     if (op.post_ops[i].kind == PostOpDesc::Kind::kBinary)
       operands[i] = primitive.pd.Arg(PostOpArg(i));
   }
-  auto post_ops = DescribePostOps(op.post_ops, operands, of_dst, lanes, &frame.args);
+  auto post_ops = DescribePostOps(op.post_ops, OperandsWithStrides(std::move(operands), lanes),
+                                  of_dst.get_dims(), &frame.args);
   if (!post_ops) return std::nullopt;
   frame.post_ops = std::move(*post_ops);
   frame.args.push_back({DNNL_ARG_DST, dst.value, of_dst});

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,19 +28,22 @@ std::optional<byoc_dtype> KernelDType(DType dtype);
 /// vectors; nothing for others. The rows of a matrix are pixels, and its columns channels.
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);
 
-/// A post-op as kernels know it, still without its operand; nothing for one that they do not have.
-std::optional<byoc_post_op> KernelPostOp(const PostOpDesc& op);
+/// How a kernel reads the operands of its post-ops. A number for each channel, or for all, is dense
+/// float32; where there is one for each element of the result, `place` notes where they lie, and
+/// answers false if the kernel does not read them there.
+struct Operands {
+  std::vector<MemoryDesc> layouts;  // one for each post-op
+  std::function<bool(const PostOpDesc& post_op, const MemoryDesc& md, byoc_post_op* op)> place;
+  size_t channels = 1;  // the axis of the result
+};
 
-/// How an operand of these sizes is spread over a result, whose axis `channels` is that of its
-/// channels; nothing for forms that kernels do not have.
-std::optional<byoc_operand> OperandForm(const Dims& dims, const Dims& dst, size_t channels);
+/// As StridesOf has them.
+Operands OperandsWithStrides(std::vector<MemoryDesc> layouts, int64_t lanes);
 
-/// The post-ops as kernels know them. Appends their operands to `args`, whose positions they refer
-/// to; nothing if kernels do not have one of them. `operands`: the layouts of their operands, one
-/// for each post-op; `dst`: that of the result.
+/// The post-ops on a result of this shape as kernels know them. Appends their operands to `args`,
+/// whose positions they refer to; nothing if kernels do not have one of them.
 std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostOpDesc>& post_ops,
-                                                         const std::vector<MemoryDesc>& operands,
-                                                         const MemoryDesc& dst, int64_t lanes,
+                                                         const Operands& operands, const Dims& dst,
                                                          std::vector<OpArg>* args);
 
 /// What all kernels have that compute in float32, with constant weights, in the place of a

@@ -79,9 +79,9 @@ algorithm ToDnnl(Kind kind, const std::string& alg) {
   Fail(ErrorKind::kUnsupported, "oneDNN's ", Name(kind), " has no algorithm \"", alg, "\"");
 }
 
-bool IsOfNumbers(const std::string& alg) {
-  const std::string end = "_of_numbers";
-  return alg.size() > end.size() && alg.compare(alg.size() - end.size(), end.size(), end) == 0;
+Operation OperationOf(Kind kind, const std::string& alg, double alpha, double beta) {
+  const bool of_numbers = alg.find("_of_numbers") != std::string::npos;
+  return {ToDnnl(kind, alg), of_numbers, static_cast<float>(alpha), static_cast<float>(beta)};
 }
 
 const KindRow& RowOf(Kind kind) {

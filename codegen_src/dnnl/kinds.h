@@ -96,8 +96,8 @@ const KindRow& RowOf(Kind kind);
 /// oneDNN's algorithm for the `alg` of a node of this kind.
 dnnl::algorithm ToDnnl(Kind kind, const std::string& alg);
 
-/// Whether it is a bound that answers a NaN with the other operand, as oneDNN's do.
-bool IsOfNumbers(const std::string& alg);
+/// The operation on each element that such a node, or a post-op, does.
+Operation OperationOf(Kind kind, const std::string& alg, double alpha = 0, double beta = 0);
 
 // Each behind what it names.
 #define KIND(Name, ...) extern const KindRow k##Name##Row;
@@ -114,8 +114,7 @@ inline void EmitOrFail(Lowering* lowering, const std::vector<OpDesc>& descriptio
 Node NewNode(Kind kind, std::vector<int> inputs, int output);
 
 /// `result` = `first` alg `second`, whatever their shapes; used for post-ops as well.
-void LowerBinary(Lowering* lowering, dnnl::algorithm alg, bool of_numbers, int first, int second,
-                 int result);
+void LowerBinary(Lowering* lowering, Operation operation, int first, int second, int result);
 
 /// A node that reads a tensor without elements but has a result.
 void LowerEmpty(const NodeView& n);

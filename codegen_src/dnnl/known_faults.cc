@@ -140,8 +140,7 @@ bool ScalesItsResult(const OpDesc& op) {
 }
 
 /// Whether an operation is a bound that should keep a NaN; oneDNN answers with the bound.
-template <typename Desc>
-bool IsBound(const Desc& op) {
+bool IsBound(const Operation& op) {
   switch (op.alg) {
     case dnnl::algorithm::eltwise_relu:
       return !op.of_numbers && op.alpha == 0;  // one with a slope is no maximum
@@ -159,7 +158,7 @@ bool IsBound(const Desc& op) {
 
 bool HidesNan(const OpDesc& op) {
   if (op.kind != PrimitiveKind::eltwise && op.kind != PrimitiveKind::binary) return false;
-  return IsBound(op) || std::any_of(op.post_ops.begin(), op.post_ops.end(), IsBound<PostOpDesc>);
+  return IsBound(op) || std::any_of(op.post_ops.begin(), op.post_ops.end(), IsBound);
 }
 
 const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa) {

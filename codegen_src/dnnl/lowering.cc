@@ -328,10 +328,8 @@ std::vector<PostOpDesc> Lowering::PostOps(const Node& node) const {
   const Dims& out_shape = values_[node.output].shape;
   for (const PostOp& op : node.post_ops) {
     PostOpDesc desc;
-    desc.alg = ToDnnl(op.binary ? Kind::kBinary : Kind::kEltwise, op.alg);
-    desc.of_numbers = IsOfNumbers(op.alg);
-    desc.alpha = static_cast<float>(op.alpha);
-    desc.beta = static_cast<float>(op.beta);
+    desc.operation() =
+        OperationOf(op.binary ? Kind::kBinary : Kind::kEltwise, op.alg, op.alpha, op.beta);
     if (op.binary) {
       desc.kind = PostOpDesc::Kind::kBinary;
       desc.value = node.inputs[op.input];
@@ -355,8 +353,7 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
     const PostOpDesc& post_op = post_ops[i];
     int result = i + 1 == post_ops.size() ? node.output : NewValueLike(node.output);
     OpDesc op;
-    op.alg = post_op.alg;
-    op.of_numbers = post_op.of_numbers;
+    op.operation() = post_op;
     op.args = {{DNNL_ARG_SRC, value, Layout(value)}};
     if (post_op.kind == PostOpDesc::Kind::kBinary) {
       op.kind = PrimitiveKind::binary;
@@ -365,13 +362,11 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
           {DNNL_ARG_SRC_1, post_op.value, operand.shape == shape ? Layout(value) : post_op.md});
     } else {
       op.kind = PrimitiveKind::eltwise;
-      op.alpha = post_op.alpha;
-      op.beta = post_op.beta;
     }
     op.args.push_back({DNNL_ARG_DST, result, AnyLayout(shape, dtype)});
     if (!Emit({op}, /*accept_reference=*/false)) {
       if (post_op.kind == PostOpDesc::Kind::kBinary) {
-        LowerBinary(this, op.alg, op.of_numbers, value, post_op.value, result);
+        LowerBinary(this, op, value, post_op.value, result);
       } else if (!Emit({op}, /*accept_reference=*/true)) {
         FailUnsupported(Cat("oneDNN has no implementation of post-op ", i, " here"));
       }

@@ -25,14 +25,20 @@ struct OpArg {
   bool IsInput() const { return arg != DNNL_ARG_DST; }
 };
 
-struct PostOpDesc {
+/// What is done with each element: by a primitive of its own, or behind another one.
+struct Operation {
+  dnnl::algorithm alg = dnnl::algorithm::undef;
+  bool of_numbers = false;    // a bound that answers a NaN with itself, as oneDNN's do
+  float alpha = 0, beta = 0;  // eltwise
+
+  Operation& operation() { return *this; }
+};
+
+struct PostOpDesc : Operation {
   enum class Kind { kEltwise, kBinary, kSum };
   Kind kind = Kind::kEltwise;
-  dnnl::algorithm alg = dnnl::algorithm::undef;
-  bool of_numbers = false;    // IsOfNumbers
-  float alpha = 0, beta = 0;  // eltwise
-  int value = -1;             // binary and sum: the operand
-  MemoryDesc md;              // binary
+  int value = -1;  // binary and sum: the operand
+  MemoryDesc md;   // binary
 };
 
 /// Scale and zero point of an argument; their values are given when the primitive runs.
@@ -42,16 +48,14 @@ struct ScalingDesc {
   int scale_mask = 0, zero_point_mask = 0;
 };
 
-struct OpDesc {
+struct OpDesc : Operation {
   dnnl::primitive::kind kind = dnnl::primitive::kind::undef;
-  dnnl::algorithm alg = dnnl::algorithm::undef;
   std::vector<OpArg> args;  // inputs, then the output (DNNL_ARG_DST)
   Dims strides, dilates, pad_begin, pad_end, kernel;
-  float alpha = 0, beta = 0, k = 0, p = 0, epsilon = 0;
+  float k = 0, p = 0, epsilon = 0;
   int64_t axis = 0, group_size = 0, local_size = 0;
-  unsigned flags = 0;       // of the normalisations
-  bool of_numbers = false;  // IsOfNumbers
-  std::string preferred;    // the algorithm that the graph asks for among kernels of ours
+  unsigned flags = 0;     // of the normalisations
+  std::string preferred;  // the algorithm that the graph asks for among kernels of ours
   std::vector<PostOpDesc> post_ops;
   std::vector<ScalingDesc> scalings;
 

@@ -8,10 +8,7 @@ namespace tvm_byoc_dnnl {
 static std::vector<OpDesc> DescribeEltwise(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::eltwise;
-  op.alg = ToDnnl(Kind::kEltwise, n.a.alg);
-  op.of_numbers = IsOfNumbers(n.a.alg);
-  op.alpha = static_cast<float>(n.a.alpha);
-  op.beta = static_cast<float>(n.a.beta);
+  op.operation() = OperationOf(Kind::kEltwise, n.a.alg, n.a.alpha, n.a.beta);
   return n.OnEach(op, {n.AsIs(DNNL_ARG_SRC, 0), n.AsDense(DNNL_ARG_SRC, 0)});
 }
 

@@ -131,10 +131,10 @@ void Lowering::ConvertInSteps(int from, const Scaling& scaling, int to, bool is_
   const int whole = next({from});
   Convert(from, {}, whole, {}, false);
   const int less = scaling.scale < 0 ? to : next({from, scaling.zero_point});
-  LowerBinary(this, dnnl::algorithm::binary_sub, /*of_numbers=*/false, whole,
+  LowerBinary(this, {dnnl::algorithm::binary_sub}, whole,
               Spread(scaling.zero_point, scaling, dims, is_grouped), less);
   if (scaling.scale < 0) return;
-  LowerBinary(this, dnnl::algorithm::binary_mul, /*of_numbers=*/false, less,
+  LowerBinary(this, {dnnl::algorithm::binary_mul}, less,
               Spread(scaling.scale, scaling, dims, is_grouped), to);
 }
 
