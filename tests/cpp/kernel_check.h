@@ -160,6 +160,9 @@ inline double Apply(const byoc_post_op& op, double x, double operand) {
       return std::nearbyint(x);
     case BYOC_LOG:
       return std::log(x);
+    case BYOC_SOFT_RELU:
+      return (std::max(op.alpha * x, 0.0) + std::log1p(std::exp(-std::abs(op.alpha * x)))) /
+             op.alpha;
     case BYOC_ADD:
       return x + operand;
     case BYOC_SUB:
