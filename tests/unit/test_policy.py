@@ -300,6 +300,14 @@ def test_calls_are_excluded_and_forced_by_name(arguments, as_policy):
         )
 
 
+def test_the_former_name_of_place_warns_and_comes_second():
+    placed = {"relax.add": "b", "relax.exp": "tvm"}
+    with vendors("a", "b"), pytest.warns(DeprecationWarning, match="placement= is called place= now"):
+        made = owners(byoc.partition(PingPong, ["a", "b"], place={"relax.exp": "b"}, placement=placed))
+    assert [made[op][:1] for op in ("add", "relu", "exp")] == ["b", "a", "b"]
+    assert placed == {"relax.add": "b", "relax.exp": "tvm"}
+
+
 @pytest.mark.parametrize("function", [byoc.partition, byoc.compile, byoc.explain, byoc.verify])
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -24,7 +24,7 @@ from ..pipeline.host_code import WrapIntegers, complete_host_c
 from ..pipeline.regions import with_host_form
 from ..prepare import ExactForms
 from ..tuning.costs import known_times
-from ..tuning.database import choices_of
+from ..tuning.database import choices_of, with_former_name
 from ..tuning.tune import placement_for
 from ..vendors.namespaces import (
     ARGUMENTS,
@@ -80,6 +80,7 @@ def partition(
     strict: bool = False,
     prepare: bool = True,
     dry_run: bool = False,
+    placement: Mapping[str, str] | None = None,
 ) -> tvm.IRModule:
     """Prepare, annotate and partition a module.
 
@@ -97,6 +98,8 @@ def partition(
     dry_run : bool
         Run no compiler of a vendor's, which may take long: the regions are those that its predicates, patterns, policy
         and ``fits`` allow, and a build may still find that it cannot compile one of them.
+    placement : mapping of str to str, optional
+        The former name of ``place``; deprecated.
 
     Returns
     -------
@@ -112,6 +115,7 @@ def partition(
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
     how: dict[str, Any] = {"strict": strict, "prepare": prepare, "dry_run": dry_run}
+    place = with_former_name(place, placement)
     check_arguments(compiler=compiler, policy=policy, exclude=exclude, force=force, place=place, options=options, **how)
     policy = with_names(policy, exclude, force)
     return _partitioned(with_options(to_relax(mod), options), compiler, place, policy=policy, **how)
@@ -164,6 +168,7 @@ def compile(
     prepare: bool = True,
     output: str = "module",
     fallback: bool | str = False,
+    placement: Mapping[str, str] | None = None,
 ) -> ByocExecutable:
     """Compile a model.
 
@@ -226,6 +231,8 @@ def compile(
         Keep a form of each region of vendors' compilers that TVM computes, from the same weights. When a device fails,
         or is not there, a `Runner` warns and goes on with it: for good with ``True``, for that call with ``"once"``.
         Compiling takes longer, and the file has more code.
+    placement : mapping of str to str, optional
+        The former name of ``place``; deprecated.
 
     Returns
     -------
@@ -241,6 +248,7 @@ def compile(
     NativeLibraryError
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
+    place = with_former_name(place, placement)
     policy_and_names = {"policy": policy, "exclude": exclude, "force": force}
     settings: dict[str, Any] = {"strict": strict, "prepare": prepare, "fallback": fallback}
     others = {"shapes": shapes, "threads": threads, "cache_dir": cache_dir, "output": output, "target": target}

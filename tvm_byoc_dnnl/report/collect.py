@@ -28,7 +28,7 @@ from ..pipeline.regions import settle_regions
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
 from ..tuning.costs import known_times
-from ..tuning.database import choices_of
+from ..tuning.database import choices_of, with_former_name
 from ..tuning.plans import Times, times_of
 from ..tuning.tune import placement_for
 from ..vendors.namespace import Namespace
@@ -244,6 +244,7 @@ def explain(
     output: str = "module",
     database: str | PathLike[str] | None = None,
     dry_run: bool = False,
+    placement: Mapping[str, str] | None = None,
 ) -> Report:
     """Find which call runs where, and why: regions are built as `compile` builds them, and those that fail are undone.
 
@@ -256,7 +257,7 @@ def explain(
         known.
     compiler : str or sequence of str, optional
         Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    policy, exclude, force, place, shapes, precision, weights, activations, int8, options, dry_run
+    policy, exclude, force, place, shapes, precision, weights, activations, int8, options, dry_run, placement
         As in `compile` and `partition`.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
@@ -276,6 +277,7 @@ def explain(
     InputError, UnsupportedError, ArtifactError
         If the model cannot be imported or loaded, was built without the pipeline ``"byoc"``, or ``output`` is unknown.
     """
+    place = with_former_name(place, placement)
     check_arguments(compiler=compiler, shapes=shapes, options=options, output=output, database=database)
     check_arguments(policy=policy, exclude=exclude, force=force, place=place, dry_run=dry_run)
     policy = with_names(policy, exclude, force)
