@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .api.compile import compile as compile_model
-from .core.errors import ByocError, InputError, UnsupportedError, first_line, one_of
+from .core.errors import ByocError, InputError, UnsupportedError, did_you_mean, first_line
 from .frontends.torch.importer import decomposed
 from .frontends.torch.writes import writes, written
 from .runtime.runner import Runner
@@ -272,7 +272,9 @@ def compile_graph(
             f"mode is {mode!r}; the backend tvm_byoc_dnnl has no modes, use options= ({', '.join(OPTIONS)})"
         )
     for name in options or {}:
-        one_of("the name of an option", name, OPTIONS)
+        if name not in OPTIONS:
+            known = f"the backend tvm_byoc_dnnl has {', '.join(OPTIONS)}"
+            raise InputError(f"unknown option {name!r}; {known}{did_you_mean(name, OPTIONS)}")
     check_arguments(**(options or {}))
     try:
         return _CompiledGraph(Capture(graph_module, example_inputs), dict(options or {}), example_inputs)

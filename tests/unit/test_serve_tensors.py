@@ -92,6 +92,8 @@ def request(**changes: Any) -> bytes:
         (b'{"inputs": [{}]}', None, "name is None"),
         (b'{"id": 3, "inputs": []}', None, "id is 3"),
         (b'{"inputs": [], "outputs": 3}', None, "outputs is 3"),
+        (b'{"inputs": [], "outputs": 0}', None, "outputs is 0"),
+        (b'{"inputs": [{"name": "x", "parameters": []}]}', None, "parameters is []"),
         (b'{"inputs": [], "parameters": 3}', None, "parameters is 3"),
         (b'{"inputs": [], "parameters": {"binary_data_output": 1}}', None, "binary_data_output is 1"),
         (json.dumps({"inputs": [X]}).encode(), None, "no data"),

@@ -160,7 +160,7 @@ def read_request(body: bytes, json_length: str | None) -> InferRequest:
         position += size
     if position != len(body):
         raise InputError(f"{len(body) - position} bytes of the body belong to no input")
-    if record.get("outputs"):
+    if record.get("outputs") not in (None, []):
         outputs = _entries(record, "outputs")
         request.outputs = {_text(entry, "name"): _flag(entry, "binary_data", request.binary) for entry in outputs}
     return request
@@ -255,7 +255,8 @@ def _text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _parameters(record: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = record.get("parameters") or {}
+    parameters = record.get("parameters")
+    parameters = {} if parameters is None else parameters
     if not isinstance(parameters, dict):
         raise InputError(f"parameters is {parameters!r:.60}; expected an object")
     return parameters
