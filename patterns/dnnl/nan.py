@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...vendor import Dim, GraphBuilder, Node, PortableGraph, Value
-from .common import option, product
+from .common import FLOATS, option, product
 from .views import VIEWS
 
 #: elementwise functions that answer a NaN with a bound; a relu with a slope does not
@@ -55,7 +55,7 @@ def keep_nan_of_softmax(graph: PortableGraph) -> None:
     """
     for node in [n for n in graph.nodes if n.kind == "softmax" and keeps_nan(graph) and not n.is_scaled]:
         if not _is_only_summed(graph, node.outputs[0], node.attrs["axis"]):
-            _spread_nan(graph, node, node.outputs[0], node.attrs["axis"], has_finite_means=node.attrs["alg"] != "log")
+            _spread_nan(graph, node, node.outputs[0], node.attrs["axis"], has_finite_sums=node.attrs["alg"] != "log")
 
 
 def keep_nan_of_bounds(graph: PortableGraph) -> None:
@@ -71,11 +71,11 @@ def keep_nan_of_bounds(graph: PortableGraph) -> None:
 
 
 def _spread_nan(
-    graph: PortableGraph, node: Node, of: int, axis: int | None = None, *, has_finite_means: bool = False
+    graph: PortableGraph, node: Node, of: int, axis: int | None = None, *, has_finite_sums: bool = False
 ) -> None:
     """Make the result of ``node`` NaN where the tensor ``of`` is; with ``axis`` in the whole row along it.
 
-    Where a row without NaN has a finite mean, that says whether there is one: 0 · mean is 0 or NaN.
+    Where a row without NaN has a finite sum, that or the mean says whether there is one: 0 · sum is 0 or NaN.
     """
     out, tested = node.outputs[0], graph.tensors[of].shape
     shape, dtype = graph.tensors[out].shape, graph.tensors[out].dtype
@@ -91,8 +91,11 @@ def _spread_nan(
         made.append(new)
         return new.outputs
 
-    if has_finite_means and row != tested:
-        total = add("reduction", (of,), row, alg="mean", p=0.0, epsilon=0.0)
+    if has_finite_sums and row != tested:
+        size = tested[axis] if axis is not None else 0
+        # A kernel of ours takes means of float32 together with their factor; a mean of nothing has no value.
+        alg = "mean" if dtype == "float32" and isinstance(size, int) and size > 0 else "sum"
+        total = add("reduction", (of,), row, alg=alg, p=0.0, epsilon=0.0)
         bad = add("eltwise", total, row, alg="linear", alpha=0.0, beta=0.0)
     else:
         bad = add("binary", (of, of), tested, alg="ne")
@@ -121,8 +124,9 @@ def _is_only_summed(graph: PortableGraph, tensor: int, axis: int) -> bool:
             continue
         if axis != len(shape) - 1:
             return False
-        if reader.kind in VIEWS:
-            seen = graph.tensors[reader.outputs[0]].shape
+        result = graph.tensors[reader.outputs[0]]
+        if reader.kind in VIEWS or (reader.kind == "reorder" and result.dtype in FLOATS):
+            seen = result.shape
             if len(seen) == 0 or seen[-1] != shape[-1] or reader.attrs.get("axes", [axis])[-1] != axis:
                 return False
             if not _is_only_summed(graph, reader.outputs[0], len(seen) - 1):

@@ -116,7 +116,7 @@ def test_it_is_switched_off_and_takes_smaller_tiles_by_options() -> None:
     assert by_winograd(mod)
     assert not by_winograd(mod, fast_convolution=False)
     assert any("winograd_2x2" in name for name in implementations(mod, winograd_tile=2))
-    with pytest.raises(byoc.ByocError, match="winograd_tile of dnnl is 3; expected one of 4, 2"):
+    with pytest.raises(byoc.ByocError, match="option 'winograd_tile' of 'dnnl' is 3; expected one of 4, 2"):
         byoc.compile(mod, options={"dnnl": {"winograd_tile": 3}}, strict=True)
 
 

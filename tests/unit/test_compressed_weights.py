@@ -124,7 +124,7 @@ def test_what_stays_as_it_is(weights: np.ndarray, reason: str) -> None:
         ({"weights": "int3"}, "weights is 'int3'; expected one of None, 'int8', 'int4'"),
         ({"weights": "int8", "prepare": False}, "prepare is False"),
         ({"weights": "int8", "compiler": "ccompiler"}, "ccompiler has no such option"),
-        ({"options": {"dnnl": {"weights": "int3"}}}, "weights is 'int3'"),
+        ({"options": {"dnnl": {"weights": "int3"}}}, "option 'weights' of 'dnnl' is 'int3'"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:

@@ -92,7 +92,9 @@ class NativeLibraryError(ByocError, ImportError):
 
 def did_you_mean(got: Any, known: Iterable[Any]) -> str:
     """``; did you mean 'a' or 'b'?``, or nothing."""
-    near = get_close_matches(str(got), [str(name) for name in known if name is not None], n=3)
+    if not isinstance(got, str):
+        return ""
+    near = get_close_matches(got, [str(name) for name in known if name is not None], n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

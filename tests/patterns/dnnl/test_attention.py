@@ -114,7 +114,7 @@ def test_accepted(case):
     if in_float32:
         assert "attention" in kinds and kinds <= {"attention", "binary"}
     else:
-        assert kinds <= {"matmul", "softmax", "binary", "eltwise"}
+        assert kinds <= {"matmul", "softmax", "binary", "eltwise", "reorder"}  # a softmax may be cheaper in float32
 
 
 @pytest.mark.parametrize(("case", "reason"), REFUSE)

@@ -52,6 +52,7 @@ def test_as_a_post_op(name, function, at_nan, others):
     case = Case(
         lambda x, w: function(nn.conv2d(x, w)), (data(values=values), data(values=weights)), prepare=False
     ).offloads()
-    assert [len(ops) for kind, ops in case.nodes() if kind == "convolution"] == [1]
+    fused = name != "softplus"  # which oneDNN computes too inexactly
+    assert [len(ops) for kind, ops in case.nodes() if kind == "convolution"] == [fused]
     wanted = np.broadcast_to(np.array([at_nan, *others[:2]], "float32"), values.shape)
     assert_right(case.run()[0], wanted, 1e-5, elementwise=True)
