@@ -1,8 +1,7 @@
 """Unary and binary elementwise operators: tables, and the few that have rules of their own. And activations for which
 Relax has no operator, recognised in the arithmetic that importers write for them.
 
-NaN: ONNX Runtime hands it on everywhere, oneDNN alone and as a post-op alike in all but these (held by
-tests/patterns/dnnl/test_nan.py; TVM's own relu, clip, maximum and minimum lose it as well):
+NaN: ONNX Runtime hands it on everywhere, oneDNN in all but these (held by tests/patterns/dnnl/test_nan.py):
 
     relu, clip     0, the lower bound       maximum, minimum   the second operand
     hardsigmoid    1
