@@ -110,12 +110,6 @@ def buffer_of(access: Any) -> Any:
     return access.source if hasattr(access, "source") else access.buffer
 
 
-def buffers_of(func: Any) -> list[Any]:
-    if hasattr(func, "buffer_map"):  # 0.26
-        return list(func.buffer_map.values())
-    return [param for param in func.params if hasattr(param, "shape")]
-
-
 def buffer_loads(node: Any) -> list[Any]:
     """Every load in a TIR expression or statement, repeated as often as it occurs there."""
     kind = getattr(tvm.ir, "TensorLoad", None) or tirx.BufferLoad

@@ -108,8 +108,8 @@ def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
 
 
 def _has_sizes_of_others(func: tvm.tirx.PrimFunc) -> bool:
-    # FuseTIR would define a symbol twice that a function takes as a number and that is not in its shapes.
-    own = [v for p in func.params for dim in getattr(p, "shape", ()) for v in tvm.tirx.analysis.undefined_vars(dim)]
+    # FuseTIR would define a symbol twice that a function takes as a number and that is not a dim of its tensors.
+    own = [dim for p in func.params for dim in getattr(p, "shape", ()) if isinstance(dim, tvm.tirx.Var)]
     return any(not hasattr(p, "shape") and not any(p.same_as(v) for v in own) for p in func.params)
 
 

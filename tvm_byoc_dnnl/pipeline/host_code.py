@@ -32,7 +32,6 @@ from ..core.errors import ExportError
 from ..core.files import workspace
 from ..core.tvm_fast import is_a, items
 from ..ir.relax_utils import with_functions
-from ..ir.tvm_compat import buffers_of
 from ..vendors.c_source import c_source_module, complete_c, wrap_integers
 
 _SYMBOL = re.compile(r"^TVM_DLL int32_t __tvm_ffi_(\w+)\(", re.M)
@@ -110,7 +109,7 @@ def StartReductions(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 def _is_open(func: tirx.PrimFunc) -> bool:
     root = getattr(func.body, "block", None)  # what is written as statements has none of this name
-    dims = (dim for buffer in buffers_of(func) for dim in items(buffer.shape))
+    dims = (dim for p in func.params for dim in items(getattr(p, "shape", ())))
     return root is not None and root.name_hint == "root" and not all(is_a(dim, tirx.IntImm) for dim in dims)
 
 

@@ -19,8 +19,6 @@ from ..value import Node, Value, whole
 from .computed import asked, int64, written
 from .shapes import int_of
 
-_UPPER = 1 << 63
-
 
 def _axis(node: Node, dims: Sequence[Size], default: int) -> int:
     return int(node.attr("axis", default)) % max(len(dims), 1)
@@ -64,9 +62,9 @@ def keys(e: Emit, x: Value) -> Value:
         largest = e.const(np.finfo("float64").max)
         number = e.where(e.equal(wide, e.const(np.inf)), largest, wide)
         return e.where(e.isnan(wide), e.const(np.inf), number)
-    if x.dtype == "uint64":  # the highest bit is a sign here
-        return e.cast(x ^ e.const(np.uint64(_UPPER)), "int64")
-    return e.cast(x, "int64")
+    whole = e.cast(x, "int64")
+    # Of uint64 the highest bit is a sign now: without it, the order is the same.
+    return whole ^ e.const(np.iinfo("int64").min, "int64") if x.dtype == "uint64" else whole
 
 
 @operator("TopK")
