@@ -16,6 +16,8 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -39,7 +41,7 @@ from ..vendors.namespaces import compilers, namespace
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _ENGINE = __name__.partition(".")[0]
-_BLOCK = 1 << 20
+_BLOCK, _MOST_THREADS = 1 << 20, 8
 _Entry = TypeVar("_Entry")
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torch", "gguf")
 
@@ -282,16 +284,15 @@ def _onnx_file_parts(path: Path) -> Iterable[bytes]:
 
 
 def _file_parts(path: Path, ranges: Iterable[tuple[int, int]] = ((0, -1),)) -> Iterable[bytes]:
-    """The bytes of a regular file in ranges of offset and length, each byte once; a length below 0 is all the rest."""
+    """Digests of the blocks of a regular file in ranges of offset and length, each byte once; a length below 0 is all
+    the rest."""
     try:
-        with opened(path) as file:
-            size, done = os.fstat(file.fileno()).st_size, 0
+        with opened(path) as file, ThreadPoolExecutor(_MOST_THREADS) as pool:
+            size, done, blocks = os.fstat(file.fileno()).st_size, 0, []
             for offset, end in sorted((o, size if n < 0 else min(size, o + n)) for o, n in ranges):
-                done = max(done, offset)
-                file.seek(done)
-                while done < end and (block := file.read(min(end - done, _BLOCK))):
-                    done += len(block)
-                    yield block
+                blocks += [(at, min(_BLOCK, end - at)) for at in range(max(done, offset), end, _BLOCK)]
+                done = max(done, end)
+            yield from pool.map(lambda b: sha256(os.pread(file.fileno(), b[1], b[0])).digest(), blocks)
     except (OSError, ValueError) as error:  # also of an offset below 0
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
