@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -63,16 +64,20 @@ def python_files(*folders: str) -> list[Path]:
     return sorted(p for p in found if "patterns" not in p.relative_to(ROOT).parts[1:])
 
 
-def imported(path: Path) -> Iterator[tuple[str, list[str]]]:
+@functools.cache
+def imported(path: Path) -> list[tuple[str, list[str]]]:
     """Module of the package and names, for each import of a file: those inside of functions, and for types, too."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     where = [PACKAGE, *parts] if parts[0] == "patterns" else list(parts)
+    found: list[tuple[str, list[str]]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             base = where[: len(where) - node.level] if node.level else []
-            yield ".".join([*base, *([node.module] if node.module else [])]), [alias.name for alias in node.names]
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found.append((module, [alias.name for alias in node.names]))
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, []) for alias in node.names)
+            found.extend((alias.name, []) for alias in node.names)
+    return found
 
 
 def engine_imports(path: Path) -> Iterator[str]:
