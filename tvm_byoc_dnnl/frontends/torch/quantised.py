@@ -6,181 +6,112 @@ They are PyTorch's namespace ``quantized_decomposed``; torch.export keeps them a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-from tvm import relax
-from tvm.relax import op
 
 from ...core.errors import InputError
-from ...ir.tvm_compat import quantised
+from ..onnx.emit import Emit
+from ..onnx.ops.quantised import along, dequantised, quantised
+from ..onnx.value import Value
+from . import by_values
 
 
-def _quantize(node: Any, importer: Any) -> Any:
+def _quantize(e: Emit, _node: Any, data: Value, scale: Any, zero: Any, *rest: Any) -> Value:
     """Of the whole tensor, scale and zero point are numbers or tensors of one element; else those of an axis."""
-    data, scale, zero, *axis, low, high, dtype = _arguments(node, importer)
-    emit, stored, along = importer.block_builder.emit, _name(dtype), axis[0] if axis else None
-    data, bounds = _real(importer, data), np.iinfo(_name(dtype))
+    *axes, low, high, dtype = rest
+    stored, axis = _name(dtype), axes[0] % len(data.sizes) if axes else 0
+    data, scale, bounds = _real(e, data), _real(e, scale), np.iinfo(stored)
     if (low, high) != (bounds.min, bounds.max):  # a part of the integers: the real numbers are limited to its ends
-        least, most = (_end(importer, limit, scale, zero, along, len(data.ty.shape)) for limit in (low, high))
-        data = emit(op.minimum(emit(op.maximum(data, least)), most))
-    scale, zero, along = _real(importer, scale), _whole(importer, zero, stored), -1 if along is None else along
-    return _converted(importer, data, lambda x: op.quantize(x, scale, zero, axis=along, out_dtype=stored))
+        ends = [(_real(e, limit) - _real(e, zero)) * scale for limit in (low, high)]
+        least, most = (along(e, data, end, axis) for end in ends) if axes else ends
+        data = e.minimum(e.maximum(data, least), most)
+    return quantised(e, data, scale, _whole(e, zero, stored), stored, axis)
 
 
-def _end(importer: Any, limit: Any, scale: Any, zero: Any, axis: int | None, rank: int) -> Any:
-    """The real number of an integer, in a shape that broadcasts."""
-    if not any(isinstance(value, relax.Expr) for value in (limit, scale, zero)):
-        return relax.const(np.float32((limit - zero) * scale))
-    emit = importer.block_builder.emit
-    end = emit(op.subtract(_real(importer, limit), emit(op.astype(_whole(importer, zero, "int32"), "float32"))))
-    end = emit(op.multiply(end, _real(importer, scale)))
-    return end if axis is None else emit(op.reshape(end, [-1 if i == axis % rank else 1 for i in range(rank)]))
+def _dequantize(e: Emit, node: Any, data: Value, scale: Any, zero: Any, *rest: Any) -> Value:
+    axis, wanted = rest[0] if "per_channel" in str(node.target) else 0, node.kwargs.get("out_dtype")
+    real = dequantised(e, data, _real(e, scale), _whole(e, zero or 0, "int32"), axis)
+    return real if wanted is None else e.cast(real, _name(wanted))
 
 
-def _dequantize(node: Any, importer: Any) -> Any:
-    data, scale, zero, *rest = _arguments(node, importer)
-    axis = rest[0] if "per_channel" in str(node.target) else -1
-    wanted = node.kwargs.get("out_dtype")
-    scale, zero = _real(importer, scale), _whole(importer, 0 if zero is None else zero, "int32")
-    real = _converted(importer, data, lambda x: op.dequantize(x, scale, zero, axis=axis, out_dtype="float32"))
-    return _as(importer, real, "float32" if wanted is None else wanted)
-
-
-def _choose(is_symmetric: bool) -> Callable[[Any, Any], Any]:
-    def convert(node: Any, importer: Any) -> Any:
-        emit, number = importer.block_builder.emit, relax.const
-        data, low, high, least, dtype = _arguments(node, importer)
-        if _element(data) != "float32":
-            data = emit(op.astype(data, "float32"))
-        zero = number(np.float32(0))
-        bottom, top = emit(op.minimum(emit(op.min(data)), zero)), emit(op.maximum(emit(op.max(data)), zero))
+def _choose(is_symmetric: bool) -> Callable[..., list[Value]]:
+    def convert(e: Emit, _node: Any, data: Value, low: int, high: int, least: float, dtype: Any) -> list[Value]:
+        data, stored = _real(e, data), _name(dtype)
+        bottom, top = e.minimum(e.min(data), 0.0), e.maximum(e.max(data), 0.0)
+        span = e.maximum(-bottom, top) * 2.0 if is_symmetric else top - bottom
+        scale = e.maximum(span / float(high - low), least)
         if is_symmetric:
-            span = emit(op.multiply(emit(op.maximum(emit(op.negative(bottom)), top)), number(np.float32(2))))
+            point = e.const(128 if stored == "uint8" else 0, stored)
         else:
-            span = emit(op.subtract(top, bottom))
-        scale = emit(op.divide(span, number(np.float32(high - low))))
-        scale = emit(op.maximum(scale, number(np.float32(least))))
-        if is_symmetric:
-            point = number(np.float32(128 if _name(dtype) == "uint8" else 0))
-        else:
-            steps = emit(op.round(emit(op.divide(bottom, scale))))
-            point = emit(op.clip(emit(op.subtract(number(np.float32(low)), steps)), low, high))
-        stored = _name(dtype)
-        one, origin = number(np.float32(1)), number(np.array(0, stored))
-        point = _converted(importer, point, lambda x: op.quantize(x, one, origin, out_dtype=stored))
-        return [emit(op.reshape(value, (1,))) for value in (scale, point)]
+            steps = e.clip(float(low) - e.round(bottom / scale), min=low, max=high)
+            point = quantised(e, steps, e.const(np.float32(1)), None, stored)
+        return [e.reshape(value, [1]) for value in (scale, point)]
 
     return convert
 
 
-def _choose_tokens(is_symmetric: bool) -> Callable[[Any, Any], Any]:
+def _choose_tokens(is_symmetric: bool) -> Callable[..., list[Value]]:
     """Scale and zero point of each row, as PyTorch computes them for int8."""
 
-    def convert(node: Any, importer: Any) -> Any:
-        emit, number = importer.block_builder.emit, partial(_real, importer)
-        data, dtype = _arguments(node, importer)
+    def convert(e: Emit, node: Any, data: Value, dtype: Any) -> list[Value]:
         if _name(dtype) != "int8":
             raise InputError(f"{node.target} to {_name(dtype)}; PyTorch has it for int8 only")
-        data = _real(importer, data)
-
-        def of_rows(reduce: Any, values: Any) -> Any:
-            return emit(reduce(values, axis=-1, keepdims=True))
-
+        data, rows = _real(e, data), {"axis": -1, "keepdims": True}
         if is_symmetric:
-            least = emit(op.maximum(of_rows(op.max, emit(op.abs(data))), number(1e-5)))
-            scale = emit(op.divide(least, number(127)))
-            return [scale, emit(op.zeros_like(scale))]
-        bottom = emit(op.minimum(of_rows(op.min, data), number(0)))
-        top = emit(op.maximum(of_rows(op.max, data), number(0)))
-        scale = emit(op.divide(emit(op.subtract(top, bottom)), number(255)))
-        scale = emit(op.maximum(scale, number(np.finfo(np.float32).eps)))
-        low, high = (emit(op.divide(end, scale)) for end in (bottom, top))
+            scale = e.maximum(e.max(abs(data), **rows), 1e-5) / 127.0
+            return [scale, e.zeros_like(scale)]
+        bottom, top = e.minimum(e.min(data, **rows), 0.0), e.maximum(e.max(data, **rows), 0.0)
+        scale = e.maximum((top - bottom) / 255.0, float(np.finfo("float32").eps))
+        low, high = bottom / scale, top / scale
         # of the two ends, the zero point keeps the one with the smaller error
-        is_low = emit(op.greater(emit(op.add(emit(op.add(low, high)), number(-128 + 127))), number(0)))
-        ends = emit(op.subtract(number(-128), low)), emit(op.subtract(number(127), high))
-        point = emit(op.round(emit(op.clip(emit(op.where(is_low, *ends)), -128, 127))))
-        return [scale, point]
+        end = e.where(low + high + (-128.0 + 127.0) > 0.0, -128.0 - low, 127.0 - high)
+        return [scale, e.round(e.clip(end, min=-128, max=127))]
 
     return convert
 
 
-def _quantize_tokens(node: Any, importer: Any) -> Any:
+def _quantize_tokens(
+    e: Emit, _node: Any, data: Value, scale: Value, zero: Value, low: int, high: int, dtype: Any
+) -> Value:
     """One scale and zero point for each row: PyTorch's own steps, since Relax has them along one axis only."""
-    emit = importer.block_builder.emit
-    data, scale, zero, low, high, dtype = _arguments(node, importer)
-    inverse = emit(op.divide(_real(importer, 1), _real(importer, scale)))
-    moved = emit(op.add(emit(op.multiply(_real(importer, data), inverse)), _real(importer, zero)))
-    return emit(op.astype(emit(op.clip(emit(op.round(moved)), low, high)), _name(dtype)))
+    moved = _real(e, data) * (1.0 / _real(e, scale)) + _real(e, zero)
+    return e.cast(e.clip(e.round(moved), min=low, max=high), _name(dtype))
 
 
-def _dequantize_tokens(node: Any, importer: Any) -> Any:
-    emit = importer.block_builder.emit
-    data, scale, zero, *_, wanted = _arguments(node, importer)
-    moved = emit(op.subtract(_real(importer, data), _real(importer, zero)))
-    real = emit(op.multiply(moved, _real(importer, scale)))
-    return _as(importer, real, wanted)
+def _dequantize_tokens(e: Emit, _node: Any, data: Value, scale: Value, zero: Value, *rest: Any) -> Value:
+    return e.cast((_real(e, data) - _real(e, zero)) * _real(e, scale), _name(rest[-1]))
 
 
-def _dequantize_groups(node: Any, importer: Any) -> Any:
+def _dequantize_groups(e: Emit, _node: Any, data: Value, scale: Value, zero: Value | None, *rest: Any) -> Value:
     """Groups along the rows of a matrix: the form that products with compressed weights are recognised by."""
-    emit = importer.block_builder.emit
-    data, scale, zero, _, _, _, size, wanted = _arguments(node, importer)
-    columns, depth = (int(dim) for dim in data.ty.shape)
+    size, wanted = rest[-2:]
+    columns, depth = (int(dim) for dim in data.sizes)  # type: ignore[arg-type]
     size = min(int(size), depth)
-    flat = (columns * depth // size,)
-    scales = emit(op.reshape(_real(importer, scale), flat))
-    stored = _element(data)
-    zeros = relax.const(np.zeros(flat, stored)) if zero is None else emit(op.reshape(zero, flat))
-    zeros = _as(importer, zeros, stored)
-    groups = emit(op.reshape(data, (*flat, size)))
-    real = emit(op.reshape(emit(op.dequantize(groups, scales, zeros, axis=0, out_dtype="float32")), (columns, depth)))
-    return _as(importer, real, wanted)
-
-
-def _converted(importer: Any, data: Any, convert: Callable[[Any], Any]) -> Any:
-    return importer.block_builder.emit(quantised(importer.block_builder, data, convert))
-
-
-def _arguments(node: Any, importer: Any) -> tuple[Any, ...]:
-    """All arguments in the order of the operator's schema."""
-    given = dict(zip((a.name for a in node.target._schema.arguments), importer.retrieve_args(node), strict=False))
-    for name, value in node.kwargs.items():
-        given[name] = importer._retrieve_args(value)
-    given.pop("out_dtype", None)
-    return tuple(given[a.name] for a in node.target._schema.arguments if a.name in given)
+    flat = [columns * depth // size]
+    scales = e.reshape(_real(e, scale), flat)
+    zeros = e.const(np.zeros(flat, data.dtype)) if zero is None else e.cast(e.reshape(zero, flat), data.dtype)
+    real = e.dequantize(e.reshape(data, [*flat, size]), scales, zeros, axis=0, out_dtype="float32")
+    return e.cast(e.reshape(real, [columns, depth]), _name(wanted))
 
 
 def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _element(tensor: Any) -> str:
-    return str(tensor.ty.dtype)
-
-
-def _real(importer: Any, value: Any) -> Any:
+def _real(e: Emit, value: Any) -> Value:
     """A number or a tensor in float32; PyTorch also stores scales in float64."""
-    if not isinstance(value, relax.Expr):
-        return relax.const(np.float32(value))
-    return _as(importer, value, "float32")
+    return e.cast(value, "float32") if isinstance(value, Value) else e.const(np.float32(value))
 
 
-def _as(importer: Any, tensor: Any, dtype: Any) -> Any:
-    own = _name(dtype)
-    return tensor if _element(tensor) == own else importer.block_builder.emit(op.astype(tensor, own))
-
-
-def _whole(importer: Any, value: Any, dtype: str) -> Any:
+def _whole(e: Emit, value: Any, dtype: str) -> Value:
     """A zero point, which PyTorch stores in int64."""
-    if not isinstance(value, relax.Expr):
-        return relax.const(np.array(value, dtype))
-    return value if _element(value) in ("int8", "uint8") else _as(importer, value, dtype)
+    if not isinstance(value, Value):
+        return e.const(value, dtype)
+    return value if value.dtype in ("int8", "uint8") else e.cast(value, dtype)
 
 
-#: by the name of the overload
-CONVERTERS = {
+_BY_NAME: dict[str, Callable[..., Any]] = {
     **dict.fromkeys([f"quantize_per_tensor.{form}" for form in ("default", "tensor", "tensor2")], _quantize),
     **dict.fromkeys([f"dequantize_per_tensor.{form}" for form in ("default", "tensor", "tensor2")], _dequantize),
     "quantize_per_channel.default": _quantize,
@@ -193,3 +124,5 @@ CONVERTERS = {
     "choose_qparams.tensor": _choose(is_symmetric=False),
     "choose_qparams_symmetric.tensor": _choose(is_symmetric=True),
 }
+#: in place of the importer's own, by the name of the overload
+CONVERTERS = {name: by_values(convert) for name, convert in _BY_NAME.items()}
