@@ -287,8 +287,8 @@ def generate(folder: Path, text: str, max_new_tokens: int | None, as_json: bool,
       tvm-byoc generate qwen "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 1 --cache-dir ~/.cache/models
 
     FOLDER is one that onnxruntime-genai's model builder wrote, or a .gguf file. The text is printed piece by piece; the
-    last line, on standard error, says how many tokens a second were read and written. It needs the package
-    tokenizers.
+    last line, on standard error, says how many tokens a second were read and written. It needs the package tokenizers,
+    and gguf for such a file.
     """
     from ..text.generator import TextGenerator
 

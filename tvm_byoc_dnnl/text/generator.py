@@ -41,7 +41,7 @@ class TextGenerator:
     Raises
     ------
     InputError, UnsupportedError
-        If the package ``tokenizers`` is not installed, a file is broken, the tokenizer does not fit the
+        If the package ``tokenizers`` (or ``gguf``) is not installed, a file is broken, the tokenizer does not fit the
         model, the model is not a decoder of text with the inputs that the folder names, or as for `compile`; a
         `MissingFileError` if the folder or a file is not there.
     """

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...core.errors import InputError, UnsupportedError
-from .file import FLOATS, File, Stored, Tensor, floats, joined, stored
+from .file import File, Stored, joined, stored
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
@@ -92,25 +92,29 @@ class _Writer:
     def _has(self, name: str) -> bool:
         return name in self._file.tensors
 
-    def _tensor(self, name: str, *shape: int) -> Tensor:
+    def _tensor(self, name: str, *shape: int) -> Any:
         if not self._has(name):
             raise InputError(f"{self._file.path} has no tensor {name}; convert the model again")
         self._read.add(name)
         tensor = self._file.tensors[name]
-        if tensor.shape != shape:
-            raise InputError(f"{self._file.path}: {name} has the shape {list(tensor.shape)}; expected {list(shape)}")
+        dims = tuple(int(d) for d in reversed(tensor.shape))
+        if dims != shape:
+            raise InputError(f"{self._file.path}: {name} has the shape {list(dims)}; expected {list(shape)}")
         return tensor
 
     def _floats(self, name: str, *shape: int) -> str:
+        from gguf.quants import dequantize
+
         tensor = self._tensor(name, *shape)
         if name not in self._constants:
+            kind = tensor.tensor_type.name
             try:
-                values = floats(tensor)
+                values = dequantize(tensor.data, tensor.tensor_type)
             except NotImplementedError as error:
-                what = f"{self._file.path}: {name} is of type {tensor.kind}"
+                what = f"{self._file.path}: {name} is of type {kind}"
                 raise UnsupportedError(f"{what}, which the package gguf cannot read") from error
-            if tensor.kind not in FLOATS:
-                self._unpacked.add(tensor.kind)
+            if kind not in ("F32", "F16", "BF16"):
+                self._unpacked.add(kind)
             self._constant(name, np.array(values.reshape(shape), "float32"), "float32")
         return name
 
@@ -118,7 +122,7 @@ class _Writer:
         """A tensor's numbers, scales and shifts, if it is stored so."""
         tensor = self._tensor(name, rows, columns)
         if name not in self._stored:
-            self._stored[name] = stored(tensor.kind, tensor.data, columns)
+            self._stored[name] = stored(tensor.tensor_type.name, tensor.data, columns)
         return self._stored[name]
 
     def _operands(self, name: str, found: Stored) -> list[str]:
@@ -257,7 +261,7 @@ class _Writer:
         self._node("Shape", ["attention_mask"], "longest", start=1, end=2)
         self._node("Cast", ["longest"], "total", to=TensorProto.INT32)
         self._angles()
-        words = self._file.tensors["token_embd.weight"].shape[0] if self._has("token_embd.weight") else 0
+        words = int(self._file.tensors["token_embd.weight"].shape[-1]) if self._has("token_embd.weight") else 0
         x = self._embedded(words)
         normed = self._norm(x, "blk.0.attn_norm.weight", of.hidden, "normed")
         for layer in range(of.layers):

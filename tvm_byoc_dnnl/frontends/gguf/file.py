@@ -11,9 +11,6 @@ Numbers of 5 and 6 bits take 8 here.
 from __future__ import annotations
 
 import contextlib
-import math
-import mmap
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,48 +24,31 @@ SUFFIX = ".gguf"
 
 _T = TypeVar("_T", int, float, str, bool, list)
 _NEEDED: Any = object()
-FLOATS = ("F32", "F16", "BF16")
-#: types of values, in the order of their numbers: as `struct` names them
-_VALUES = (*"BbHhIif?", "text", "list", *"Qqd")
-
-
-class Tensor(NamedTuple):
-    """``data`` is uint8 [.., bytes of a row]: what the file has, read where it is used."""
-
-    kind: str
-    shape: tuple[int, ...]
-    data: np.ndarray
+#: the bytes of a reader as an array of NumPy's own class, not a ``memmap``: it cuts them in hundreds of thousands of
+#: pieces, and each of those would take several times as long
+_PLAIN = property(lambda reader: reader.bytes, lambda reader, data: setattr(reader, "bytes", np.asarray(data)))
 
 
 class File:
-    """A GGUF file, whose tensors by name stay on the disk until they are read."""
+    """A GGUF file, whose tensors (name → ``gguf.ReaderTensor``) stay on the disk until they are read."""
 
     def __init__(self, path: Path) -> None:
+        try:
+            from gguf import GGUFReader
+        except ImportError as error:
+            raise InputError("a .gguf file needs the package gguf: pip install 'tvm-byoc-dnnl[gguf]'") from error
+        opened(path).close()  # whatever is no file would be waited for
         self.path = path
-        with opened(path) as file, self._reading():
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._at = 0
-            if self._number("4s") != b"GGUF":
-                raise ValueError("it does not begin with GGUF")
-            version = self._number("I")
-            if version not in (2, 3):
-                raise ValueError(f"it has version {version}; expected 2 or 3, with the last byte of a number first")
-            tensors, values = self._number("Q"), self._number("Q")
-            self._values = {self._text(): self._value(self._number("I")) for _ in range(values)}
-            found = [self._described() for _ in range(tensors)]
-            alignment = self.get("general.alignment", int, 32)
-            start = -(-self._at // alignment) * alignment
-            self.tensors = {name: self._tensor(kind, shape, start + at) for name, kind, shape, at in found}
-            if (len(self._values), len(self.tensors)) != (values, tensors):
-                raise ValueError("two values or two tensors have one name")
+        with self._reading():
+            reader = type("Reader", (GGUFReader,), {"data": _PLAIN})(path)
+            self.tensors = {tensor.name: tensor for tensor in reader.tensors}
+            self._fields = reader.fields
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except InputError:
-            raise
-        except Exception as error:  # of a damaged file: NumPy's, Python's
+        except Exception as error:  # of a damaged file: NumPy's, Python's, the package's own
             if (resources := out_of_resources(error)) is not None:
                 raise resources from error
             why = first_line(error)
@@ -76,84 +56,14 @@ class File:
                 f"cannot read `{self.path}` as a GGUF file: {why}; download or convert it again"
             ) from error
 
-    def _number(self, code: str) -> Any:
-        (number,) = struct.unpack_from(f"<{code}", self._data, self._at)
-        self._at += struct.calcsize(f"<{code}")
-        return number
-
-    def _text(self) -> str:
-        return self._texts(1)[0]
-
-    def _texts(self, count: int) -> list[str]:
-        data, at, texts, size_at = self._data, self._at, [], struct.Struct("<Q").unpack_from
-        for _ in range(count):
-            (size,) = size_at(data, at)
-            at += 8 + size
-            if at > len(data):
-                raise ValueError("it ends in a text")
-            texts.append(str(data[at - size : at], "utf-8"))
-        self._at = at
-        return texts
-
-    def _value(self, kind: int) -> Any:
-        name = _VALUES[kind]
-        if name == "text":
-            return self._text()
-        return self._list() if name == "list" else self._number(name)
-
-    def _list(self) -> list[Any]:
-        kind, count = self._number("I"), self._number("Q")
-        name = _VALUES[kind]
-        if name == "text":
-            return self._texts(count)
-        if name == "list":
-            return [self._list() for _ in range(count)]
-        numbers = np.frombuffer(self._data, np.dtype(name).newbyteorder("<"), count, self._at)
-        self._at += numbers.nbytes
-        return numbers.tolist()
-
-    def _described(self) -> tuple[str, int, tuple[int, ...], int]:
-        """A tensor's name, kind and shape, and where it begins behind the first."""
-        name = self._text()
-        shape = tuple(self._number("Q") for _ in range(self._number("I")))[::-1]
-        return name, self._number("I"), shape, self._number("Q")
-
-    def _tensor(self, number: int, shape: tuple[int, ...], at: int) -> Tensor:
-        kind, block, size = _layout(number)
-        *rows, columns = shape
-        if columns % block:
-            raise ValueError(f"rows of {columns} numbers in blocks of {block}")
-        row = columns // block * size
-        data = np.frombuffer(self._data, "uint8", math.prod(rows) * row, at)
-        return Tensor(kind, shape, data.reshape(*rows, row))
-
     def get(self, name: str, kind: type[_T], default: Any = _NEEDED, *, least: int = 1) -> _T:
         """A value; an ``int`` is ``least`` or more."""
-        value = self._values.get(name)
-        if value is None and default is not _NEEDED:
+        field = self._fields.get(name)
+        if field is None and default is not _NEEDED:
             return default
+        with self._reading():
+            value = None if field is None else field.contents()
         return of_kind(self.path, name, value, kind, least)
-
-
-def _layout(number: int) -> tuple[str, int, int]:
-    """Name of a type, the numbers of a block and its bytes."""
-    for name, (code, block, size, _) in _TYPES.items():
-        if code == number:
-            return name, block, size
-    gguf = _package(f"type {number}")
-    try:
-        kind = gguf.GGMLQuantizationType(number)
-    except ValueError as error:
-        raise ValueError(f"no type of tensors has the number {number}") from error
-    return kind.name, *gguf.GGML_QUANT_SIZES[kind]
-
-
-def _package(what: str) -> Any:
-    try:
-        import gguf
-    except ImportError as error:
-        raise InputError(f"tensors of {what} need the package gguf: pip install 'tvm-byoc-dnnl[gguf]'") from error
-    return gguf
 
 
 _Parts = tuple[int, np.ndarray, np.ndarray, "np.ndarray | None"]
@@ -171,9 +81,9 @@ class Stored(NamedTuple):
 
 def stored(kind: str, data: np.ndarray, columns: int) -> Stored | None:
     """A tensor [N, ``columns``] of a type, from its bytes [N, …]; nothing for types in other blocks."""
-    _, _, size, read = _TYPES.get(kind, (0, 0, 0, None))
-    if read is None:
+    if kind not in _TYPES:
         return None
+    size, read = _TYPES[kind]
     bits, numbers, scales, shifts = read(np.ascontiguousarray(data).reshape(-1, size))
     rows = numbers.reshape(len(data), columns)
     if bits == 4:
@@ -181,18 +91,6 @@ def stored(kind: str, data: np.ndarray, columns: int) -> Stored | None:
     scales = scales.reshape(len(data), -1)
     shifts = None if shifts is None else shifts.reshape(scales.shape)
     return Stored(bits, columns // scales.shape[1], rows, scales, shifts)
-
-
-def floats(tensor: Tensor) -> np.ndarray:
-    """The numbers of a tensor as float32; a `NotImplementedError` if the package gguf cannot read its type."""
-    if tensor.kind == "BF16":
-        return (tensor.data.view("<u2").astype("uint32") << 16).view("float32")
-    if tensor.kind in FLOATS:
-        return tensor.data.view(f"<f{_TYPES[tensor.kind][2]}").astype("float32")
-    from gguf.quants import dequantize
-
-    kind = _package(f"the type {tensor.kind}").GGMLQuantizationType[tensor.kind]
-    return dequantize(tensor.data, kind)
 
 
 def joined(tensors: Sequence[Stored]) -> Stored | None:
@@ -251,37 +149,20 @@ def _q6_k(block: np.ndarray) -> _Parts:
     return 8, (low | high << 4) + np.uint8(128 - 32), scale, None
 
 
-#: type → its number, the numbers of a block and its bytes, and how it is read: bits, numbers, scales and shifts
-_TYPES: dict[str, tuple[int, int, int, Callable[[Any], _Parts] | None]] = {
-    "F32": (0, 1, 4, None),
-    "F16": (1, 1, 2, None),
-    "BF16": (30, 1, 2, None),
-    "Q8_0": (8, 32, 34, lambda block: (8, block[:, 2:] ^ 0x80, _half(block, 0), None)),
-    "Q4_0": (2, 32, 18, lambda block: (4, _nibbles(block[:, 2:]), _half(block, 0), None)),
-    "Q4_1": (
-        3,
-        32,
-        20,
-        lambda block: (4, _nibbles(block[:, 4:]), _half(block, 0), _half(block, 2) + 8 * _half(block, 0)),
-    ),
+#: type → bytes of a block, and how it is read: bits, numbers, scales and shifts
+_TYPES: dict[str, tuple[int, Callable[[Any], _Parts]]] = {
+    "Q8_0": (34, lambda block: (8, block[:, 2:] ^ 0x80, _half(block, 0), None)),
+    "Q4_0": (18, lambda block: (4, _nibbles(block[:, 2:]), _half(block, 0), None)),
+    "Q4_1": (20, lambda block: (4, _nibbles(block[:, 4:]), _half(block, 0), _half(block, 2) + 8 * _half(block, 0))),
     "Q5_0": (
-        6,
-        32,
         22,
         lambda block: (8, (_nibbles(block[:, 6:]) | _fifth(block, 2)) + np.uint8(128 - 16), _half(block, 0), None),
     ),
     "Q5_1": (
-        7,
-        32,
         24,
         lambda block: (8, _nibbles(block[:, 8:]) | _fifth(block, 4) | np.uint8(128), _half(block, 0), _half(block, 2)),
     ),
-    "Q4_K": (12, 256, 144, lambda block: (4, _pairs(block[:, 16:]), *_scales(block, 8))),
-    "Q5_K": (
-        13,
-        256,
-        176,
-        lambda block: (8, _pairs(block[:, 48:]) | _fifths(block) << 4 | np.uint8(128), *_scales(block)),
-    ),
-    "Q6_K": (14, 256, 210, _q6_k),
+    "Q4_K": (144, lambda block: (4, _pairs(block[:, 16:]), *_scales(block, 8))),
+    "Q5_K": (176, lambda block: (8, _pairs(block[:, 48:]) | _fifths(block) << 4 | np.uint8(128), *_scales(block))),
+    "Q6_K": (210, _q6_k),
 }
