@@ -5,7 +5,7 @@
 
 #include "common/support/error.h"
 #include "dnnl/candidate.h"
-#include "dnnl/constants.h"
+#include "dnnl/execute.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {

@@ -1,21 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program as a plan of the executor, which emitted source uses as well.
+// A program as a plan of the executor, which emitted source uses as well; and the memory of
+// constants as packed for it, shared by the plans of one region.
 #ifndef TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 #define TVM_BYOC_DNNL_DNNL_EXECUTE_H_
 
 #include <dnnl.hpp>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "byoc_plan.h"
 #include "common/engine.h"
-#include "dnnl/constants.h"
 #include "dnnl/lowering.h"
 
 namespace tvm_byoc_dnnl {
 
 /// The only CPU engine of the process.
 const dnnl::engine& CpuEngine();
+
+/// Uninitialised memory, aligned for vector loads; on huge pages when that is worth it.
+class AlignedBuffer {
+ public:
+  explicit AlignedBuffer(size_t bytes);
+  char* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(char* data) const;
+  };
+  std::unique_ptr<char, Free> data_;
+  size_t bytes_;
+};
+
+/// The constants that have been packed so far. The plans own them, and not this table.
+class PackedStore {
+ public:
+  std::shared_ptr<AlignedBuffer> Find(const PackedKey& key);
+  void Insert(const PackedKey& key, const std::shared_ptr<AlignedBuffer>& buffer);
+
+  /// The forms in which plans hold a tensor now.
+  std::vector<PackedKey> FormsOf(int tensor) const;
+
+ private:
+  struct Entry {
+    PackedKey key;
+    std::weak_ptr<AlignedBuffer> buffer;
+  };
+  std::shared_ptr<AlignedBuffer> FindLocked(const PackedKey& key) const;
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
 
 class DnnlPlan final : public Plan {
  public:

@@ -6,9 +6,12 @@
 #define TVM_BYOC_DNNL_DNNL_OP_DESC_H_
 
 #include <dnnl.hpp>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -125,6 +128,34 @@ class PrimitiveDesc {
     bool is_in_one_row = false;
   };
   std::shared_ptr<const Answer> answer_;
+};
+
+/// Primitive descriptors by their descriptions. A layer is created when its call is annotated,
+/// again with each post-op, with its whole region, and when the region is loaded; and networks
+/// contain equal layers. oneDNN generates code for each answer, which takes long. Any thread may
+/// ask at any time. A full cache starts again from empty.
+class DescriptorCache {
+ public:
+  explicit DescriptorCache(size_t capacity) : capacity_(capacity) {}
+
+  /// The result of `create` for an equal description; it may be an empty descriptor.
+  PrimitiveDesc Get(const OpDesc& op, const std::function<PrimitiveDesc()>& create);
+
+  /// Descriptors that a plan has live on.
+  void Clear();
+
+  size_t size() const;
+
+ private:
+  struct Entry {
+    std::vector<MemoryDesc> layouts;
+    PrimitiveDesc pd;
+  };
+  const PrimitiveDesc* Find(const std::string& key, const std::vector<MemoryDesc>& layouts) const;
+
+  const size_t capacity_;
+  mutable std::mutex mutex_;
+  std::unordered_multimap<std::string, Entry> entries_;  // by all but the layouts
 };
 
 /// An empty descriptor if oneDNN has no implementation. It is asked once for equal descriptions.

@@ -4,9 +4,17 @@
 // normalises what it reads if nothing else reads what a batch normalisation made.
 #include <algorithm>
 
+#include "common/support/error.h"
 #include "dnnl/kernel_call.h"
+#include "dnnl/kinds.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_batch_norm.h"
+#include "kernels/byoc_compressed_matmul.h"
+#include "kernels/byoc_split_plan.h"
+#if BYOC_HAS_AMX
+#include "kernels/byoc_split.h"
+#include "kernels/byoc_split_parts.h"
+#endif
 
 namespace tvm_byoc_dnnl {
 namespace {
@@ -122,5 +130,139 @@ std::vector<Candidate> OfferProduct(const Candidate& primitive, const Lowering& 
   const std::string impl = KernelImpl(call.kernel->name, p.isa);
   return {Candidate{op, {}, impl, std::move(call), WorkOf(p, normalized != nullptr)}};
 }
+
+// Convolutions and products of matrices with constant weights in float32 on AMX, by several
+// products of bfloat16: in the layouts that are decided for oneDNN's primitive, with the same bias
+// and post-ops.
+
+namespace {
+
+constexpr Kernel kSplit = {"split", "split", BYOC_IF_AMX(byoc_split)};
+constexpr Kernel kSplitPack = {"split_pack", "split_parts", BYOC_IF_AMX(byoc_split_pack)};
+
+/// A product of images in one group, or of matrices, which nobody wants in float32 alone.
+bool SuitsParts(const OpDesc& op) {
+  if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::matmul) return false;
+  for (const char* in_float32 : {"direct", "float32", "winograd_2x2"}) {
+    if (op.preferred == in_float32) return false;
+  }
+  const size_t axes = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().size();
+  return axes == (op.kind == PrimitiveKind::convolution ? 4 : 2);
+}
+
+byoc_split_pack_params DescribeWeights(const byoc_split_params& p, const MemoryDesc& weights) {
+  const Dims strides = weights.get_strides();
+  if (strides.size() == 2) return {p, strides[1], strides[0], 0, 0};
+  return {p, strides[0], strides[1], strides[2], strides[3]};
+}
+
+Work WorkOf(const byoc_split_params& p) {
+  const int64_t of_image = byoc_round_up(p.of.out_height * byoc_split_across(&p), BYOC_TILE_ROWS);
+  const auto rows = static_cast<double>(p.of.images * of_image);
+  Work work;
+  const double of_parts = p.parts == 3 ? 6 : 3;
+  work.products = of_parts * rows * static_cast<double>(byoc_split_chunks(&p) * BYOC_TILE_DEPTH) *
+                  static_cast<double>(byoc_round_up(p.of.outputs, BYOC_TILE_ROWS));
+  const int64_t read = p.of.height * p.of.width * p.of.channels;
+  const int64_t written = p.of.out_height * p.of.out_width * p.of.outputs;
+  // Planes are read number by number.
+  const int64_t at_once = p.of.src.pixel == 1 && p.of.channels > 1 ? 1 : BYOC_AVX512_LANES;
+  work.vectors =
+      static_cast<double>(p.of.images) * (static_cast<double>(read) / static_cast<double>(at_once) +
+                                          static_cast<double>(written) / BYOC_AVX512_LANES);
+  return work;
+}
+
+}  // namespace
+
+std::vector<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values) {
+  const OpDesc& op = primitive.op;
+  if (!SuitsParts(op) || !values.isa().HasTiles()) return {};
+  const std::optional<KernelFrame> frame =
+      FrameOf(primitive, values, Weights::kInAnyOrder, Reads::kPlanes);
+  if (!frame) return {};
+
+  byoc_split_params p{};
+  p.of = frame->of;
+  p.parts = op.preferred == "bf16x2" ? 2 : 3;
+  byoc_split_plan(&p, values.machine().threads, values.machine().cache_bytes);
+  KernelCall call = CallOf(
+      kSplit, p, *frame, byoc_split_scratch_bytes(&p),
+      PackingOf(kSplitPack, DescribeWeights(p, frame->weights), byoc_split_packed_bytes(&p)));
+  return {Candidate{op, {}, Cat("bf16x", p.parts, ":avx512_core_amx"), std::move(call), WorkOf(p)}};
+}
+
+// Products with weights of 8 or 4 bits that are constant.
+
+namespace {
+
+constexpr Kernel kCompressedMatmul = {"compressed_matmul", "compressed_matmul",
+                                      byoc_compressed_matmul};
+constexpr Kernel kCompressedPack = {"compressed_pack", "compressed_plan", byoc_compressed_pack};
+
+byoc_compressed_params ParamsOf(const NodeView& n) {
+  byoc_compressed_params p{};
+  p.isa = n.lowering.isa().Vectors().value_or(static_cast<byoc_isa>(0));
+  p.rows = n.Shape(0)[0];
+  p.depth = n.Shape(0)[1];
+  p.columns = n.OutShape()[1];
+  p.group = n.a.group_size;
+  p.bits = n.Shape(1)[1] == p.depth ? 8 : 4;
+  p.has_zero_points = n.OwnInputs() == 4;
+  p.scale_bits = n.a.scale_bits;
+  p.rounds = n.a.alg == "int8";
+  p.has_vnni = p.rounds && n.lowering.isa().HasExactIntegerProducts();
+  p.threads = n.lowering.machine().threads;
+  return p;
+}
+
+int Packed(const NodeView& n, const byoc_compressed_params& p) {
+  byoc_compressed_params of_weights = p;  // the same for any number of rows
+  of_weights.rows = of_weights.post_ops = of_weights.threads = 0;
+  of_weights.rounds = of_weights.has_vnni = 0;
+  std::vector<OpArg> args = {n.AsDense(DNNL_ARG_WEIGHTS, 1), n.AsDense(DNNL_ARG_SCALE, 2)};
+  if (p.has_zero_points) args.push_back(n.AsDense(DNNL_ARG_SHIFT, 3));
+  for (const OpArg& arg : args) {
+    if (!n.lowering.IsConstant(arg.value)) {
+      Fail(ErrorKind::kUnsupported, "its weights, scales and zero points must be constants");
+    }
+  }
+  return n.lowering.Pack(kCompressedPack, AsParams(of_weights), args, n.In(1),
+                         byoc_compressed_packed_bytes(&p));
+}
+
+}  // namespace
+
+static bool FuseCompressedMatmul(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
+  byoc_compressed_params p = ParamsOf(n);
+  if (p.isa == 0 && !post_ops.empty()) return false;
+  std::vector<MemoryDesc> layouts(post_ops.size());
+  for (size_t i = 0; i < post_ops.size(); ++i) {
+    const int operand = post_ops[i].value;
+    if (operand >= 0) layouts[i] = RawLayout(n.lowering.shape(operand), n.lowering.dtype(operand));
+  }
+  const MemoryDesc dst = Dense(n.OutShape(), DType::kFloat32);
+  std::vector<OpArg> operands(2);
+  const auto described =
+      DescribePostOps(post_ops, OperandsWithStrides(std::move(layouts), byoc_lanes(p.isa)),
+                      n.OutShape(), &operands);
+  if (!described) return false;
+  const int64_t bytes = byoc_compressed_packed_bytes(&p);
+  operands[0] = n.AsDense(DNNL_ARG_SRC, 0);
+  operands[1] = {DNNL_ARG_WEIGHTS, Packed(n, p), Dense({bytes}, DType::kUInt8)};
+  operands.push_back({DNNL_ARG_DST, n.output, dst});
+  p.post_ops = static_cast<int64_t>(described->size());
+
+  const char* name = p.rounds ? "compressed_integer" : "compressed";
+  Step step = StepOf(kCompressedMatmul, KernelImpl(name, p.isa), p, *described);
+  step.op.kind = dnnl::primitive::kind::matmul;  // for reports
+  step.op.post_ops = post_ops;
+  n.lowering.EmitKernel(std::move(step), operands, byoc_compressed_scratch_bytes(&p));
+  return true;
+}
+
+static void LowerCompressedMatmul(const NodeView& n) { FuseCompressedMatmul(n, {}); }
+
+const KindRow kCompressedMatmulRow = {nullptr, LowerCompressedMatmul, FuseCompressedMatmul};
 
 }  // namespace tvm_byoc_dnnl

@@ -5,22 +5,6 @@
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
-namespace {
-
-bool IsContiguous(const DLTensor& tensor) {
-  if (tensor.strides == nullptr) return true;
-  int64_t stride = 1;
-  bool contiguous = true;
-  for (int axis = tensor.ndim - 1; axis >= 0; --axis) {
-    if (tensor.shape[axis] == 0) return true;  // no elements
-    contiguous &= tensor.shape[axis] == 1 || tensor.strides[axis] == stride;
-    stride *= tensor.shape[axis];
-  }
-  return contiguous;
-}
-
-}  // namespace
-
 std::string ArgumentName::operator()() const {
   return Cat(graph.name, ": ", role, " ", index, " \"", tensor.name, "\"");
 }
@@ -43,7 +27,7 @@ void CheckKind(const DLTensor& tensor, const ArgumentName& name) {
 
 void* CheckTensor(const DLTensor& tensor, const ArgumentName& name) {
   CheckKind(tensor, name);
-  if (!IsContiguous(tensor)) {
+  if (!tvm::ffi::IsContiguous(tensor)) {
     Fail(ErrorKind::kInput, name(), " has strides ",
          Join(Dims(tensor.strides, tensor.strides + tensor.ndim)), " for shape ",
          Join(ShapeOf(tensor)), ", expected a dense row-major tensor");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of the arguments of a call; nothing about them is assumed.
+// Tensors as DLPack describes them, and new ones in dense memory; and checks of the arguments of a
+// call: nothing about them is assumed.
 #ifndef TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
 #define TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
 
@@ -7,12 +8,37 @@
 // cast.h stands first: the header below needs it.
 #include <tvm/ffi/container/tensor.h>
 
+#include <new>
 #include <string>
 
+#include "byoc_plan.h"
 #include "common/graph.h"
-#include "runtime/dense.h"
 
 namespace tvm_byoc_dnnl {
+
+/// Memory as tvm-ffi asks for it.
+struct DenseMemory {
+  void AllocData(DLTensor* tensor) {
+    tensor->data = byoc_allocate(tvm::ffi::GetDataSize(*tensor));
+    if (tensor->data == nullptr) throw std::bad_alloc();
+  }
+  void FreeData(DLTensor* tensor) { byoc_free(tensor->data); }
+};
+
+/// Where the elements of a tensor begin.
+inline char* DataOf(const DLTensor& tensor) {
+  return static_cast<char*>(tensor.data) + tensor.byte_offset;
+}
+
+inline Dims ShapeOf(const DLTensor& tensor) {
+  return Dims(tensor.shape, tensor.shape + tensor.ndim);
+}
+
+/// A tensor with nothing in it.
+inline tvm::ffi::Tensor DenseTensor(const Dims& shape, DLDataType dtype) {
+  const tvm::ffi::ShapeView view(shape.data(), shape.size());
+  return tvm::ffi::Tensor::FromNDAlloc(DenseMemory{}, view, dtype, DLDevice{kDLCPU, 0});
+}
 
 /// The names by which messages call an argument.
 struct ArgumentName {

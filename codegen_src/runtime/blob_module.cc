@@ -27,7 +27,7 @@
 #include "common/graph.h"
 #include "common/support/error.h"
 #include "native/blob_runner.h"
-#include "runtime/dense.h"
+#include "runtime/arguments.h"
 #include "runtime/guarded.h"
 #include "runtime/module.h"
 

@@ -13,7 +13,7 @@
 #include "byoc_plan.h"
 #include "common/growth.h"
 #include "common/support/error.h"
-#include "runtime/dense.h"
+#include "runtime/arguments.h"
 #include "runtime/threads.h"
 
 namespace tvm_byoc_dnnl {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading of exported libraries, by what their files hold now.
+// Loading of exported libraries, by what their files hold now; and object files in memory.
 //
 // tvm-ffi looks up the loader of a file by its suffix. Ours takes that place for libraries that
 // export_library of this package has written, so that a file which was replaced is loaded anew by
@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/data_object.h"
 #include "common/file_identity.h"
@@ -71,6 +72,49 @@ void WriteMark(const ffi::String& path) {
   WriteDataObject(path, std::string(kLibraryMark), {kLibraryMark});
 }
 
+/// Functions that are compiled already: run in this process from another module, such as the shared
+/// library that was linked of them, and exported as an object file in memory.
+///
+/// TVM's static_library module can only be exported, so an executable with one in it is exported,
+/// linked and loaded again, constants and all, before it runs. With this one it runs as it is.
+class ObjectModule final : public ffi::ModuleObj {
+ public:
+  ObjectModule(ffi::Bytes object, ffi::Module library, ffi::String source, ffi::String kind)
+      : object_(std::move(object)),
+        library_(std::move(library)),
+        source_(std::move(source)),
+        kind_(std::move(kind)) {}
+
+  const char* kind() const final { return kind_.c_str(); }
+  int GetPropertyMask() const final {
+    return ffi::Module::kRunnable | ffi::Module::kCompilationExportable;
+  }
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    return library_->GetFunction(name);
+  }
+  ffi::Array<ffi::String> GetWriteFormats() const final { return {"o"}; }
+  ffi::String InspectSource(const ffi::String&) const final { return source_; }
+
+  void WriteToFile(const ffi::String& path, const ffi::String&) const final {
+    Guarded([&] {
+      OutputFile file(path);
+      file.Write({object_.data(), object_.size()});
+      file.Close();
+    });
+  }
+
+ private:
+  ffi::Bytes object_;
+  ffi::Module library_;
+  ffi::String source_;
+  ffi::String kind_;
+};
+
+ffi::Module CreateObject(const ffi::Bytes& object, const ffi::Module& library,
+                         const ffi::String& source, const ffi::String& kind) {
+  return ffi::Module(ffi::make_object<ObjectModule>(object, library, source, kind));
+}
+
 TVM_FFI_STATIC_INIT_BLOCK() {
   const auto loader = ffi::Function::GetGlobalRequired(kLoader);
   tvm::ffi::reflection::GlobalDef().def(
@@ -79,7 +123,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef()
       .def("tvm_byoc_dnnl.CheckLibrary", Door(Check))
       .def("tvm_byoc_dnnl.LibraryRecord", Door(Record))
-      .def("tvm_byoc_dnnl.WriteMark", Door(WriteMark));
+      .def("tvm_byoc_dnnl.WriteMark", Door(WriteMark))
+      .def("tvm_byoc_dnnl.ObjectModuleCreate", Door(CreateObject));
   auto load = [loader](const ffi::String& path, const ffi::String& format) {
     const std::optional<FileIdentity> identity = IdentityOf(path);
     if (identity && identity->sealed) return Load(loader, path);

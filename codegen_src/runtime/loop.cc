@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops whose number of rounds a call knows: the VM's function of a round is called until it ends.
+// Sequences of tensors whose number a call knows: arrays of tensors that nothing writes to. And a
+// copy of a tensor whose sizes a call knows.
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the headers below need it.
 #include <tvm/ffi/container/array.h>
@@ -20,7 +22,7 @@
 
 #include "common/dims.h"
 #include "common/support/error.h"
-#include "runtime/dense.h"
+#include "runtime/arguments.h"
 #include "runtime/guarded.h"
 
 namespace tvm_byoc_dnnl {
@@ -140,10 +142,126 @@ void Loop(ffi::PackedArgs args, ffi::Any* result) {
   *result = ffi::Array<ffi::Any>(states.begin(), states.end());
 }
 
+using Items = ffi::Array<ffi::Tensor>;
+
+int64_t Product(const Dims& dims, size_t from, size_t to) {
+  int64_t product = 1;
+  for (size_t i = from; i < to; ++i) product *= dims[i];
+  return product;
+}
+
+/// The VM takes the memory of a tensor for another one when it thinks that nobody reads it.
+ffi::Tensor CopyOf(const ffi::Tensor& tensor) {
+  ffi::Tensor copy = DenseTensor(ShapeOf(*tensor.GetDLTensorPtr()), tensor.dtype());
+  const size_t bytes = ffi::GetDataSize(*tensor.GetDLTensorPtr());
+  if (bytes > 0) std::memcpy(copy.data_ptr(), DataOf(*tensor.GetDLTensorPtr()), bytes);
+  return copy;
+}
+
+/// A position below `end`, counted from behind the items if it is below 0.
+int64_t Position(const Items& items, const ffi::Tensor& position, int64_t end) {
+  const auto count = static_cast<int64_t>(items.size());
+  int64_t at;
+  std::memcpy(&at, DataOf(*position.GetDLTensorPtr()), sizeof(at));
+  if (at < -count || at >= end) {
+    throw ffi::Error("IndexError", Cat("the position ", at, " is out of range in a sequence"), "");
+  }
+  return at < 0 ? at + count : at;
+}
+int64_t Position(const Items& items, const ffi::Tensor& position) {
+  return Position(items, position, static_cast<int64_t>(items.size()));
+}
+
+Items Insert(const Items& items, const ffi::Tensor& item, const ffi::Tensor& position) {
+  Items longer = items;
+  const int64_t at = Position(items, position, static_cast<int64_t>(items.size()) + 1);
+  longer.insert(longer.begin() + at, CopyOf(item));
+  return longer;
+}
+
+Items Append(const Items& items, const ffi::Tensor& item) {
+  Items longer = items;
+  longer.push_back(CopyOf(item));
+  return longer;
+}
+
+Items Erase(const Items& items, const ffi::Tensor& position) {
+  Items fewer = items;
+  fewer.erase(fewer.begin() + Position(items, position));
+  return fewer;
+}
+
+ffi::Tensor At(const Items& items, const ffi::Tensor& position) {
+  return items[Position(items, position)];
+}
+
+ffi::Tensor Length(const Items& items) {
+  ffi::Tensor length = DenseTensor({}, DLDataType{kDLInt, 64, 1});
+  *static_cast<int64_t*>(length.data_ptr()) = static_cast<int64_t>(items.size());
+  return length;
+}
+
+/// All items one behind the other along an axis, which is a new one if they are stacked.
+ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {
+  if (items.empty()) Fail(ErrorKind::kInput, "a sequence without items has no concatenation");
+  Dims shape = ShapeOf(*items[0].GetDLTensorPtr());
+  const auto rank = static_cast<int64_t>(shape.size()) + (stacks ? 1 : 0);
+  if (axis < 0) axis += rank;
+  if (axis < 0 || axis >= rank) {
+    Fail(ErrorKind::kInput, "items of ", rank, " axes have no axis ", axis);
+  }
+  if (stacks) shape.insert(shape.begin() + axis, 0);
+  shape[axis] = 0;
+  std::vector<Dims> own;
+  for (const ffi::Tensor& item : items) {
+    Dims dims = ShapeOf(*item.GetDLTensorPtr());
+    if (stacks && static_cast<int64_t>(dims.size()) < rank) dims.insert(dims.begin() + axis, 1);
+    Dims others = dims;
+    if (others.size() == shape.size()) others[axis] = shape[axis];
+    if (others != shape || item.dtype() != items[0].dtype()) {
+      Fail(ErrorKind::kInput, "an item of shape ", Join(dims),
+           " cannot be put behind others of shape ", Join(shape), " along axis ", axis);
+    }
+    own.push_back(std::move(dims));
+    shape[axis] += own.back()[axis];
+  }
+  ffi::Tensor result = DenseTensor(shape, items[0].dtype());
+  const int64_t outer = Product(shape, 0, axis);
+  const int64_t width = Product(shape, axis + 1, shape.size()) * ((items[0].dtype().bits + 7) / 8);
+  char* begin = static_cast<char*>(result.data_ptr());
+  for (size_t i = 0; i < items.size(); ++i) {
+    const int64_t bytes = own[i][axis] * width;
+    for (int64_t row = 0; row < outer && bytes > 0; ++row) {
+      std::memcpy(begin + row * shape[axis] * width,
+                  DataOf(*items[i].GetDLTensorPtr()) + row * bytes, static_cast<size_t>(bytes));
+    }
+    begin += bytes;
+  }
+  return result;
+}
+
 TVM_FFI_STATIC_INIT_BLOCK() {
-  ffi::reflection::GlobalDef().def_packed(
-      "tvm_byoc_dnnl.Loop",
-      [](ffi::PackedArgs args, ffi::Any* result) { Guarded([&] { Loop(args, result); }); });
+  ffi::reflection::GlobalDef()
+      .def_packed(
+          "tvm_byoc_dnnl.Loop",
+          [](ffi::PackedArgs args, ffi::Any* result) { Guarded([&] { Loop(args, result); }); })
+      .def("tvm_byoc_dnnl.Copy", Door(CopyOf))
+      .def_packed("tvm_byoc_dnnl.Sequence",
+                  [](ffi::PackedArgs args, ffi::Any* result) {
+                    Guarded([&] {
+                      Items items;
+                      for (int i = 0; i < args.size(); ++i) {
+                        items.push_back(CopyOf(args[i].cast<ffi::Tensor>()));
+                      }
+                      *result = items;
+                    });
+                  })
+      .def("tvm_byoc_dnnl.SequenceInsert", Door(Insert))
+      .def("tvm_byoc_dnnl.SequenceAppend", Door(Append))
+      .def("tvm_byoc_dnnl.SequenceErase", Door(Erase))
+      .def("tvm_byoc_dnnl.SequenceAt", Door(At))
+      .def("tvm_byoc_dnnl.SequenceLength", Door(Length))
+      .def("tvm_byoc_dnnl.SequenceConcat", Door(Concat));
 }
 
 }  // namespace

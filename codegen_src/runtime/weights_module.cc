@@ -29,7 +29,7 @@
 #include "common/mapped.h"
 #include "common/support/bytes.h"
 #include "common/support/error.h"
-#include "runtime/dense.h"
+#include "runtime/arguments.h"
 #include "runtime/guarded.h"
 #include "runtime/module.h"
 

@@ -8,8 +8,6 @@
 #include <set>
 
 #include "check.h"
-#include "dnnl/constants.h"
-#include "dnnl/descriptor_cache.h"
 #include "dnnl/execute.h"
 #include "machines.h"
 

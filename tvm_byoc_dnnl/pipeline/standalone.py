@@ -144,7 +144,7 @@ def _origins(main: relax.Function, known: Mapping[Any, Any]) -> Origins:
 FORMAT, VERSION = "tvm_byoc_dnnl.program", 2
 PROGRAM_FUNCTION = "byoc_program"
 
-#: on few integers and booleans, which a program computes itself (codegen_src/native/index_operators.cc)
+#: on few integers and booleans, which a program computes itself (codegen_src/native/program.cc)
 _INDEX_OPERATORS = {
     f"relax.{name}": name
     for name in (
