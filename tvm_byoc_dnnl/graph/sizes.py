@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from .graph import Dim, PortableGraph, evaluate, symbols_in
 
@@ -95,9 +96,12 @@ def whole_factor(dim: Dim, of: Dim) -> int | None:
     return quotient if not quotients and rest == 0 and quotient > 0 else None
 
 
-def _terms(dim: Dim) -> dict[Dim, int]:
-    """A sum as its terms without those that are 0, each with its factor; the term of plain numbers is 1."""
-    found: Counter[Dim] = Counter()
+def _terms(dim: Dim) -> dict[Any, int]:
+    """A sum as its terms without those that are 0, each with its factor; the term of plain numbers is 1.
+
+    Whole numbers are taken out of a quotient, so that ``(h + 31) // 32`` and ``(h - 1) // 32 + 1`` are one sum.
+    """
+    found: Counter[Any] = Counter()
     if isinstance(dim, int):
         found[1] = dim
     elif isinstance(dim, tuple) and dim[0] in ("+", "-"):
@@ -106,6 +110,12 @@ def _terms(dim: Dim) -> dict[Dim, int]:
     elif isinstance(dim, tuple) and dim[0] == "*" and any(isinstance(side, int) for side in dim[1:]):
         factor, other = dim[1:] if isinstance(dim[1], int) else dim[:0:-1]
         found.update({term: factor * number for term, number in _terms(other).items()})
+    elif isinstance(dim, tuple) and dim[0] == "//" and isinstance(dim[2], int) and dim[2] > 0:
+        parts = {term: divmod(number, dim[2]) for term, number in _terms(dim[1]).items()}
+        found.update({term: whole for term, (whole, _) in parts.items()})
+        rest = frozenset((term, left) for term, (_, left) in parts.items() if left)
+        if any(term != 1 for term, _ in rest):
+            found[(rest, dim[2])] += 1
     else:
         found[dim] = 1
     return {term: number for term, number in found.items() if number}
