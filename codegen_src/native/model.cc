@@ -263,9 +263,9 @@ void Model::RunCall(size_t index, const Sizes& sizes, const std::vector<void*>& 
   const RegionCall& call = program_.calls[index];
   if (call.op != nullptr) {
     auto tensor = [&](int value) {
-      return IndexTensor{values[value], program_.graph.tensors[value].dtype, sizes.shapes[value]};
+      return HostTensor{values[value], program_.graph.tensors[value].dtype, sizes.shapes[value]};
     };
-    std::vector<IndexTensor> operands;
+    std::vector<HostTensor> operands;
     for (const Input& input : call.inputs) operands.push_back(tensor(input.tensor));
     return tvm_byoc_dnnl::Run(*call.op, operands, tensor(call.outputs[0]));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that is calls of regions and index arithmetic, loaded from the file that export_library
-// wrote and run without TVM.
+// A model that is calls of regions and arithmetic on few numbers, loaded from the file that
+// export_library wrote and run without TVM.
 #ifndef TVM_BYOC_DNNL_NATIVE_MODEL_H_
 #define TVM_BYOC_DNNL_NATIVE_MODEL_H_
 

@@ -10,36 +10,9 @@
 
 #include "common/graph.h"
 #include "common/support/json.h"
+#include "native/host_operators.h"
 
 namespace tvm_byoc_dnnl {
-
-// Index arithmetic between regions: a closed set of operators on integers and booleans, of which a
-// model has few, computed one after the other.
-
-struct IndexOperator {
-  const char* name;
-  size_t operands;
-  /// The result for one number of each operand; null for an operator that moves slices.
-  int64_t (*apply)(const int64_t* numbers);
-};
-
-struct IndexTensor {
-  void* data;
-  DType dtype;
-  const Dims& shape;
-};
-
-/// Null if there is none of that name.
-const IndexOperator* FindIndexOperator(std::string_view name);
-
-/// Whether an operator takes such operands and makes such a result.
-bool Takes(const IndexOperator& op, const std::vector<DType>& operands, DType result);
-
-/// Whether operands of these shapes make a result of this one.
-bool Fits(const IndexOperator& op, const std::vector<Dims>& operands, const Dims& result);
-
-/// Throws std::out_of_range for an index that is none.
-void Run(const IndexOperator& op, const std::vector<IndexTensor>& operands, IndexTensor result);
 
 constexpr const char* kProgramFormat = "tvm_byoc_dnnl.program";
 constexpr int64_t kProgramVersion = 2;
@@ -48,7 +21,7 @@ constexpr int64_t kProgramVersion = 2;
 /// another shape.
 struct RegionCall {
   std::string region;
-  const IndexOperator* op = nullptr;
+  const HostOperator* op = nullptr;
   std::vector<Input> inputs;
   std::vector<int> outputs;
 };

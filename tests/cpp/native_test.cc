@@ -2,10 +2,12 @@
 // Programs of calls, and the C interface, with models of two regions in files that are made here.
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "check.h"
@@ -224,8 +226,8 @@ TEST(FilesThatDoNotFitAreRefused) {
                R"({"inputs": [1, 2])"},
            Row{"unknown operator \"q\"", TVM_BYOC_ARTIFACT, R"({"inputs": [1])",
                R"({"operator": "q", "inputs": [1])"},
-           Row{"equal of other tensors", TVM_BYOC_ARTIFACT, R"({"inputs": [1])",
-               R"({"operator": "equal", "inputs": [1, 1])"},
+           Row{"logical_not of other tensors", TVM_BYOC_ARTIFACT, R"({"inputs": [1])",
+               R"({"operator": "logical_not", "inputs": [1])"},
            Row{"got 1 integers for float32[", TVM_BYOC_ARTIFACT, R"("constants": [])",
                R"("constants": [{"tensor": 1, "numbers": [1]}])"},
            Row{"without an alias", TVM_BYOC_ARTIFACT, R"([{"tensor": 0}])",
@@ -245,8 +247,8 @@ TEST(FilesThatDoNotFitAreRefused) {
 TEST(IndexArithmeticWrapsAndBroadcasts) {
   const Dims row = {3}, column = {2, 1}, both = {2, 3}, one = {};
   int32_t a[] = {2147483647, -5, 0}, b[] = {1, -1}, sum[6];
-  const IndexOperator* add = FindIndexOperator("add");
-  CHECK(add != nullptr && FindIndexOperator("divide") == nullptr);
+  const HostOperator* add = FindHostOperator("add");
+  CHECK(add != nullptr && FindHostOperator("power") == nullptr);
   CHECK(Takes(*add, {DType::kInt32, DType::kInt32}, DType::kInt32));
   CHECK(!Takes(*add, {DType::kInt32, DType::kFloat32}, DType::kInt32));
   CHECK(!Takes(*add, {DType::kInt32}, DType::kInt32));
@@ -256,18 +258,17 @@ TEST(IndexArithmeticWrapsAndBroadcasts) {
 
   bool chosen[] = {true, false, true};
   int64_t x[] = {7}, y[] = {-9007199254740993}, picked[3];
-  Run(*FindIndexOperator("where"),
+  Run(*FindHostOperator("where"),
       {{chosen, DType::kBool, row}, {x, DType::kInt64, one}, {y, DType::kInt64, one}},
       {picked, DType::kInt64, row});
   CHECK_EQUAL(Join(Dims(picked, picked + 3)), "[7, -9007199254740993, 7]");
   float rounded[3];
-  Run(*FindIndexOperator("astype"), {{picked, DType::kInt64, row}},
-      {rounded, DType::kFloat32, row});
+  Run(*FindHostOperator("astype"), {{picked, DType::kInt64, row}}, {rounded, DType::kFloat32, row});
   CHECK(rounded[0] == 7 && rounded[1] == -9007199254740992.0F);
 
   float table[] = {1, 2, 3, 4, 5, 6}, slices[2];
   int64_t places[] = {1, 2, 0, 0};
-  const IndexOperator* gather = FindIndexOperator("gather_nd");
+  const HostOperator* gather = FindHostOperator("gather_nd");
   const Dims pairs = {2, 2}, two = {2};
   CHECK(Fits(*gather, {both, pairs}, two) && !Fits(*gather, {row, pairs}, two));
   Run(*gather, {{table, DType::kFloat32, both}, {places, DType::kInt64, pairs}},
@@ -282,6 +283,38 @@ TEST(IndexArithmeticWrapsAndBroadcasts) {
     refused = true;
   }
   CHECK(refused);
+}
+
+TEST(FloatsBetweenRegionsKeepNaNAndReduceRowsAndColumns) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Dims row = {3}, both = {2, 3}, columns = {1, 3}, rows = {2, 1}, one = {}, empty = {0, 3};
+  float x[] = {1, nan, 3, 4, 5, -6}, made[6];
+  auto run = [&](const char* name, const Dims& from, const Dims& to) {
+    const HostOperator* op = FindHostOperator(name);
+    CHECK(Takes(*op, {DType::kFloat32}, DType::kFloat32) && Fits(*op, {from}, to));
+    Run(*op, {{x, DType::kFloat32, from}}, {made, DType::kFloat32, to});
+  };
+  run("max", both, columns);
+  CHECK(made[0] == 4 && std::isnan(made[1]) && made[2] == 3);
+  run("sum", both, rows);
+  CHECK(std::isnan(made[0]) && made[1] == 3);
+  run("min", empty, columns);
+  CHECK(std::isinf(made[0]) && made[2] > 0);
+  const HostOperator* maximum = FindHostOperator("maximum");
+  Run(*maximum, {{x, DType::kFloat32, row}, {x + 3, DType::kFloat32, row}},
+      {made, DType::kFloat32, row});
+  CHECK(made[0] == 4 && std::isnan(made[1]) && made[2] == 3);
+  bool equal[6];
+  Run(*FindHostOperator("equal"), {{x, DType::kFloat32, both}, {x, DType::kFloat32, both}},
+      {equal, DType::kBool, both});
+  CHECK(equal[0] && !equal[1] && equal[5]);
+  CHECK(!Takes(*FindHostOperator("sum"), {DType::kInt32}, DType::kInt32));
+  CHECK(!Takes(*FindHostOperator("add"), {DType::kFloat32, DType::kFloat32}, DType::kInt32));
+  int64_t start[] = {5}, step[] = {-2};
+  int32_t counted[3];
+  Run(*FindHostOperator("arange"), {{start, DType::kInt64, one}, {step, DType::kInt64, one}},
+      {counted, DType::kInt32, row});
+  CHECK(counted[0] == 5 && counted[2] == 1);
 }
 
 TEST(SizesThatTheRegionsContradictAreRefused) {

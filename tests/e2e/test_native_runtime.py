@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,34 @@ def indices() -> Any:
     return model(nodes, {"i": (TensorProto.INT64, ["n"])}, outputs, table=table, m=weight, **numbers)
 
 
+def doubles() -> Any:
+    """What no region takes: numbers of 64 bits, with what makes and reduces them."""
+    op, size = relax.op, tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((size, 5), "float64"))
+    bb = relax.BlockBuilder()
+
+    def each(x: Any) -> Iterator[Any]:
+        largest = bb.emit(op.max(x, axis=1, keepdims=True))
+        two = (op.add, op.subtract, op.multiply, op.divide, op.maximum, op.minimum, op.less, op.less_equal, op.greater)
+        yield from (bb.emit(make(x, largest)) for make in (*two, op.greater_equal, op.equal, op.not_equal))
+        above = bb.emit(op.greater(x, relax.const(0.5, "float64")))
+        yield from map(bb.emit, (op.where(above, x, largest), op.logical_not(above), op.negative(x), op.sqrt(x)))
+        yield from map(bb.emit, (op.sum(x, axis=[1]), op.min(x, axis=-1), op.max(x)))
+        yield bb.emit(op.matmul(bb.emit(op.astype(x, "float32")), relax.const(_RNG.random((5, 4), "float32"))))
+        yield bb.emit(op.arange(3, 3 + 2 * size, 2, "int32"))
+        yield bb.emit(op.full((size, 2), relax.const(0.25, "float32")))
+        yield bb.emit(op.broadcast_to(largest, (size, 3)))
+
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            made = bb.emit_output(relax.Tuple(list(each(x))))
+        bb.emit_func_output(made)
+    return bb.get()
+
+
 MODELS = {
-    "fixed": lambda: network(1), "open": lambda: network("N"), "lookup": lookup, "sums": sums, "indices": indices
+    "fixed": lambda: network(1), "open": lambda: network("N"), "lookup": lookup, "sums": sums, "indices": indices,
+    "doubles": doubles,
 }  # fmt: skip
 
 
@@ -110,6 +137,10 @@ def inputs_of(name: str, n: int) -> list[np.ndarray]:
         return [rng.integers(-50, 50, n)]
     if name == "sums":
         return [rng.standard_normal((n, 3), dtype="float32") for _ in "pq"]
+    if name == "doubles":
+        x = rng.integers(-40, 40, (n, 5)) / 8  # sums are exact in any order
+        x[0] = np.nan, np.inf, -np.inf, 0.0, 1e300
+        return [x]
     x = rng.standard_normal((n, 3, 9, 7), dtype="float32")
     x[0, 0, 0, :3] = np.nan, np.inf, -np.inf
     return [x]
@@ -130,6 +161,7 @@ def same(got: Any, want: Any) -> None:
         ("lookup", [3, 1, 0]),
         ("sums", [2, 0, 5]),
         ("indices", [7, 1, 0]),
+        ("doubles", [3, 1, 70]),
     ],
 )
 def test_every_bit_is_that_of_a_runner_of_tvm(folder: Path, name: str, sizes: list[int]) -> None:

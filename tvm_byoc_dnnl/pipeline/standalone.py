@@ -1,6 +1,6 @@
 """Models that need no TVM: as source, where ``main`` is one call of one region, with which argument and result is
 whose; and as a program of calls, for the runtime that does without TVM (docs/portable_graph.md), where ``main`` is
-nothing but calls of regions that the native library runs, views of tensors, and arithmetic on few integers.
+nothing but calls of regions that the native library runs, views of tensors, and arithmetic on few numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ..core import _native
 from ..core.errors import GraphError, InputError, UnsupportedError
@@ -144,16 +144,22 @@ def _origins(main: relax.Function, known: Mapping[Any, Any]) -> Origins:
 FORMAT, VERSION = "tvm_byoc_dnnl.program", 2
 PROGRAM_FUNCTION = "byoc_program"
 
-#: on few integers and booleans, which a program computes itself (codegen_src/native/program.cc)
-_INDEX_OPERATORS = {
+#: on few numbers, which a program computes itself (codegen_src/native/host_operators.cc)
+_HOST_OPERATORS = {
     f"relax.{name}": name
     for name in (
-        "add", "subtract", "multiply", "maximum", "minimum", "less", "less_equal", "greater", "greater_equal", "equal",
-        "not_equal", "logical_and", "logical_or", "logical_not", "where", "astype", "gather_nd",
+        "add", "subtract", "multiply", "divide", "maximum", "minimum", "less", "less_equal", "greater",
+        "greater_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not", "negative", "sqrt", "where",
+        "astype", "max", "min", "sum", "gather_nd", "arange",
     )
 }  # fmt: skip
+_HOST_OPERATORS |= {"relax.full": "astype", "relax.broadcast_to": "astype"}
+_REDUCTIONS = {"max", "min", "sum"}
 _INTEGERS = {"int8", "uint8", "int32", "int64", "bool"}
-_FEW = 1 << 16
+_REALS = {"float32", "float64"}
+_OF_REALS_ALONE = {"divide", "sqrt", *_REDUCTIONS}
+_OF_INTEGERS_ALONE = {"logical_and", "logical_or", "logical_not"}
+_FEW = 1 << 20
 _ARRAYS = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"}  # of NumPy
 
 
@@ -239,8 +245,8 @@ class _Program:
         if name in RESHAPES:
             source = self._known(value.args[0])
             return self._call({}, [source.id], var.ty)
-        if name in _INDEX_OPERATORS and (operands := self._operands(name, value, var)):
-            return self._call({"operator": _INDEX_OPERATORS[name]}, [o.id for o in operands], var.ty)
+        if name in _HOST_OPERATORS and (operands := self._operands(_HOST_OPERATORS[name], value, var)):
+            return self._host_call(_HOST_OPERATORS[name], operands, value, var)
         is_extern = name in ("relax.call_dps_packed", "relax.call_pure_packed")
         symbol = str(getattr(value.args[0], "global_symbol", "")) if is_extern else ""
         region = self._regions.get(symbol)
@@ -253,15 +259,35 @@ class _Program:
         return self._call({"region": symbol}, [self._argument(arg) for arg in items(value.args[1].fields)], var.ty)
 
     def _operands(self, name: str, call: Any, var: Any) -> list[Value]:
-        """The operands of arithmetic on few integers; none of any other."""
-        dtypes, made = [dtype_of(arg.ty) for arg in call.args], dtype_of(var.ty)
-        if name == "relax.gather_nd":
+        """The operands of arithmetic on few numbers; none of any other."""
+        computed_for = call.args[0] if name in _REDUCTIONS else var
+        if math.prod(d for d in self._builder.shape_of(computed_for.ty) if isinstance(d, int)) > _FEW:
+            return []
+        if name == "arange":
+            steps = [getattr(call.args[i], "value", None) for i in (0, 2)]
+            is_whole = dtype_of(var.ty) in _INTEGERS and all(isinstance(n, (int, tirx.IntImm)) for n in steps)
+            return [self._constant(relax.const(int(n), "int64")) for n in steps] if is_whole else []
+        args = [arg for arg in call.args if is_a(arg.ty, relax.TensorType)]  # and not the shape of full
+        dtypes, made = [dtype_of(arg.ty) for arg in args], dtype_of(var.ty)
+        if name == "gather_nd":
             is_taken = int(call.attrs.batch_dims) == 0 and dtypes[1] in _INTEGERS
         else:
-            made_of = {*_INTEGERS, "float32"} if name == "relax.astype" else _INTEGERS
-            is_taken = made in made_of and _INTEGERS.issuperset(dtypes)
-        few = math.prod(d for d in self._builder.shape_of(var.ty) if isinstance(d, int)) <= _FEW
-        return [self._known(arg) for arg in call.args] if is_taken and few else []
+            computed = dtypes[1:] if name == "where" else dtypes
+            is_integer = computed[0] in _INTEGERS
+            kind, refused = (_INTEGERS, _OF_REALS_ALONE) if is_integer else (_REALS, _OF_INTEGERS_ALONE)
+            results = _INTEGERS | _REALS if name == "astype" else kind | {"bool"}
+            is_taken = kind.issuperset(computed) and name not in refused and made in results
+        return [self._known(arg) for arg in args] if is_taken else []
+
+    def _host_call(self, name: str, operands: list[Value], call: Any, var: Any) -> Value:
+        ids = [o.id for o in operands]
+        if name not in _REDUCTIONS or call.attrs.keepdims:
+            return self._call({"operator": name}, ids, var.ty)
+        axes = range(operands[0].ndim) if call.attrs.axis is None else [int(a) for a in call.attrs.axis]
+        reduced = {axis % operands[0].ndim for axis in axes}
+        dims = [1 if axis in reduced else dim for axis, dim in enumerate(call.args[0].ty.shape)]
+        kept = self._call({"operator": name}, ids, relax.TensorType(dims, dtype_of(var.ty)))
+        return self._call({}, [kept.id], var.ty)
 
     def _argument(self, arg: Any) -> Any:
         if is_a(arg, relax.ShapeExpr):
