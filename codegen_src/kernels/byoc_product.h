@@ -137,9 +137,9 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
                                           const byoc_results* results, const float* a,
                                           int64_t a_row, int64_t row, int64_t rows, int64_t panel,
                                           int64_t panels, void* const* data, float* sums) {
-  /* Weights that all rows are multiplied by at once. On AVX2 they stay in the first-level cache,
-     and the next ones are fetched meanwhile; on AVX-512 neither is faster. */
-  enum { kFetches = BYOC_LANES == 8, kDepth = kFetches ? 384 : 1024 };
+  /* Weights that all rows are multiplied by at once. On AVX2 they stay in the first-level cache; on
+     AVX-512 that is no faster. */
+  enum { kDepth = BYOC_LANES == 8 ? 384 : 1024 };
   const int64_t depth = p->depth, column = panel * BYOC_PANEL;
   const int64_t wide = panels * BYOC_PANEL;
   const int64_t columns = byoc_min(p->columns - column, wide);
@@ -171,7 +171,7 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
       m.end = end;
     }
     BYOC_NAME(products)(rows, panels, &m,
-                        kFetches && depth * p->columns > BYOC_PRODUCT_NEAR
+                        depth * p->columns > BYOC_PRODUCT_NEAR
                             ? b + (s + 1 < steps ? bottom : panels * depth) * BYOC_PANEL
                             : NULL);
     m.start = sums;

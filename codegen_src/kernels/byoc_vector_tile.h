@@ -77,7 +77,7 @@ BYOC_INLINE void BYOC_NAME(end_sums)(const int rows, const int vectors, const by
 
 /* `rows` rows and `panels` panels of a product. `fetches`: whether what lies from `next` on is
    fetched meanwhile, and how; many lines at once would keep the loads of the product waiting.
-   `pace`: bytes that are fetched in each step, or steps for each line. */
+   `pace`: bytes that are fetched in each step, two lines at most, or steps for each line. */
 BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const int fetches,
                                          const byoc_matrices* m, const float* next, int64_t pace) {
   const int vectors = 2 * panels;
@@ -108,6 +108,9 @@ BYOC_INLINE void BYOC_NAME(product_rows)(const int rows, const int panels, const
     const char* at = (const char*)next; /* more than once in the same line */
     for (int64_t k = 0; k < depth; ++k, at += pace) {
       __builtin_prefetch(at, 0, 2);
+#ifdef BYOC_SIMD_AVX512
+      __builtin_prefetch(at + pace / 2, 0, 2);
+#endif
       BYOC_NAME(product_step)(rows, panels, a + k, a_row, b + k * BYOC_PANEL, b_panel, sums);
     }
   } else if (fetches == BYOC_FETCH_BETWEEN_STEPS) {
@@ -160,22 +163,24 @@ BYOC_NO_INLINE void BYOC_NAME(product)(int rows, int panels, const byoc_matrices
 #undef BYOC_CASE
 }
 
-/* The same for one panel and the rows of one of several passes, which fetches meanwhile. */
+/* The same for one panel and the rows of one of several passes, which fetches meanwhile; the rows
+   of a pass are at least half of the most. */
 BYOC_INLINE void BYOC_NAME(product_of_pass)(int rows, const int fetches, const byoc_matrices* m,
                                             const float* next, int64_t pace) {
+#define BYOC_CASE(r, n)                                    \
+  case r:                                                  \
+    BYOC_NAME(product_rows)(r, n, fetches, m, next, pace); \
+    break;
   switch (rows) {
-    case BYOC_ROWS:
-      BYOC_NAME(product_rows)(BYOC_ROWS, 1, fetches, m, next, pace);
-      break;
-    case BYOC_ROWS - 1:
-      BYOC_NAME(product_rows)(BYOC_ROWS - 1, 1, fetches, m, next, pace);
-      break;
-    case BYOC_ROWS - 2:
-      BYOC_NAME(product_rows)(BYOC_ROWS - 2, 1, fetches, m, next, pace);
-      break;
+#ifdef BYOC_SIMD_AVX512
+    BYOC_7_TO_14(BYOC_CASE, 1)
+#else
+    BYOC_1_TO_6(BYOC_CASE, 1)
+#endif
     default:
       BYOC_NAME(product)(rows, 1, m);
   }
+#undef BYOC_CASE
 }
 
 /* Two functions, since the loops of both do not find registers in one. */
@@ -200,25 +205,29 @@ BYOC_INLINE int64_t BYOC_NAME(lines_of_pass)(int64_t depth, int64_t passes) {
    second-level cache. */
 BYOC_INLINE void BYOC_NAME(products)(int64_t rows, int64_t panels, const byoc_matrices* m,
                                      const float* after) {
-  enum { kManyPasses = 8 };
-  const int64_t wide = rows > BYOC_FEW_ROWS && BYOC_LANES == 16 ? 2 : 1;
+  /* In few passes each weight is read a few times. AVX2 has nothing else to do meanwhile. */
+  enum { kIsWide = BYOC_LANES == 16, kManyPasses = kIsWide ? 1 : 8 };
   const byoc_passes of[2] = {byoc_in_passes(rows, BYOC_ROWS), byoc_in_passes(rows, BYOC_PAIR_ROWS)};
+  const int fetches = after != NULL && rows > BYOC_PAIR_ROWS && of[0].count >= kManyPasses;
+  const int64_t wide = kIsWide && rows > BYOC_FEW_ROWS && !fetches ? 2 : 1;
+  const int64_t lines = fetches ? BYOC_NAME(lines_of_pass)(m->depth, of[0].count) : 0;
+  const int64_t every = fetches ? m->depth / byoc_max(lines, 1) : 0;
+  const int64_t bytes =
+      lines * BYOC_CACHE_LINE_FLOATS * (int64_t)sizeof(float) / byoc_max(m->depth, 1);
   for (int64_t panel = 0; panel < panels; panel += wide) {
     const int64_t count = byoc_min(wide, panels - panel), column = panel * BYOC_PANEL;
     const byoc_passes* passes = &of[count - 1];
     const float* next = panel + wide < panels ? m->b + (panel + wide) * m->b_panel : after;
-    /* In few passes each weight is read a few times, and there is nothing else to do meanwhile. */
-    const int fetches = after != NULL && passes->count >= kManyPasses;
-    const int64_t lines = fetches ? BYOC_NAME(lines_of_pass)(m->depth, passes->count) : 0;
-    const int64_t every = fetches ? m->depth / byoc_max(lines, 1) : 0;
     byoc_matrices part = *m;
     byoc_move(&part, 0, column);
     part.b += panel * m->b_panel;
     for (int64_t pass = 0; pass < passes->count; ++pass) {
       const int64_t present = byoc_pass_rows(passes, pass);
-      if (fetches) {
-        BYOC_NAME(product_fetching_between)((int)present, &part,
-                                            next + pass * lines * BYOC_CACHE_LINE_FLOATS, every);
+      const float* fetched = next + pass * lines * BYOC_CACHE_LINE_FLOATS;
+      if (fetches && kIsWide) {
+        BYOC_NAME(product_fetching_in_each)((int)present, &part, fetched, bytes);
+      } else if (fetches) {
+        BYOC_NAME(product_fetching_between)((int)present, &part, fetched, every);
       } else {
         BYOC_NAME(product)((int)present, (int)count, &part);
       }
