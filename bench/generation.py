@@ -48,7 +48,7 @@ def write(name: str, kind: str, threads: int, folder: Path) -> None:
     tables = dict.fromkeys(("token_embd.weight", "output.weight"), "Q8_0")
     kinds = {"attn_output.weight": kind, **tables, ".weight": kind}
     model = GgufModel(**dict(zip(_FIELDS, SHAPES[name], strict=True)), kinds=kinds, longest=_LONGEST)
-    model.write(folder / "model.gguf", lambda writer: _add_letters(writer, model.words))
+    model.write(folder / "model.gguf", lambda writer: _add_letters(writer, model.words), gives=False)
     write_for_genai(folder / "model.gguf", threads)
 
 

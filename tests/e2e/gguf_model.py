@@ -58,8 +58,8 @@ class GgufModel:
     values: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
-    def write(self, path: Path, tokenizer: Any = None) -> dict[str, np.ndarray]:
-        """Write the file; gives the weights as real numbers, by name. ``tokenizer(writer)`` adds one."""
+    def write(self, path: Path, tokenizer: Any = None, gives: bool = True) -> dict[str, np.ndarray]:
+        """Write the file; ``gives`` the weights as real numbers, by name. ``tokenizer(writer)`` adds one."""
         rng, real = np.random.default_rng(self.seed), {}
         writer = GGUFWriter(path, self.arch)
         writer.add_block_count(self.layers)
@@ -93,7 +93,8 @@ class GgufModel:
             elif len(shape) == 2:
                 array = random_blocks(rng, kind, *shape)
                 writer.add_tensor(name, array, raw_dtype=GGMLQuantizationType[kind])
-                real[name] = dequantize(array, GGMLQuantizationType[kind]).astype("float64")
+                if gives:
+                    real[name] = dequantize(array, GGMLQuantizationType[kind]).astype("float64")
             else:
                 array = (rng.standard_normal(shape) * 0.1 + (0 if name.endswith("bias") else 1.5)).astype("float32")
                 writer.add_tensor(name, array)

@@ -14,6 +14,9 @@ from ..runtime.machines import trim
 __all__ = ["Caches", "Conversation"]
 
 _LEAST_ROOM = 64
+#: times the rows that there are, for which there is room at most: memory that is not written takes no space, and to
+#: move rows takes as long as many steps
+_AHEAD = 4
 
 
 class Conversation:
@@ -25,14 +28,16 @@ class Conversation:
         Tokens that come next.
     length : int
         The number of those that were read.
+    most : int
+        The number that will be read at most, if it is known.
     is_over : bool
         Whether no further ones will be read.
     slot : int
         Where its caches are, once it has some.
     """
 
-    def __init__(self, unread: Iterable[int]) -> None:
-        self.unread, self.length, self.is_over, self.slot = list(unread), 0, False, -1
+    def __init__(self, unread: Iterable[int], most: int = 0) -> None:
+        self.unread, self.length, self.is_over, self.slot, self.most = list(unread), 0, False, -1, most
 
 
 class Group:
@@ -89,9 +94,10 @@ class Caches:
         alive = [None if owner is None else owner() for owner in self._owners]
         owners = [c if c is None or c in conversations or not c.is_over else None for c in alive]
         count, lacking = len(conversations), sum(c not in owners for c in conversations) - owners.count(None)
-        most = max([room, *(c.length for c in owners if c is not None)])
-        fits = max(_LEAST_ROOM, 1 << (most - 1).bit_length())
-        changes = lacking > 0 or not fits <= self._room <= 4 * fits
+        needed = max([room, *(c.length for c in owners if c is not None)])
+        final = max(c.most for c in [*conversations, *owners] if c is not None)
+        fits = max(_LEAST_ROOM, 1 << (max(needed, min(final, _AHEAD * needed)) - 1).bit_length())
+        changes = lacking > 0 or not needed <= self._room <= _AHEAD * fits
         while changes and lacking < 0 and owners[-1] is None:
             owners.pop()
             lacking += 1

@@ -59,7 +59,7 @@ class TextStream(Iterator[str]):
         self._limit, self._left, self._ends = limit, limit, ends
         # for whoever computes steps: tokens that nobody has read, or why there is none; whether the first token is
         # still to come, no further one is, and it has part in the steps that others need
-        self._conversation, self._ready = Conversation(ids), deque[int | Exception]()
+        self._conversation, self._ready = Conversation(ids, len(ids) + limit), deque[int | Exception]()
         self._is_prompt, self._is_over, self._keeps_up = True, False, True
 
     def __next__(self) -> str:
