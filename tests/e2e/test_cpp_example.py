@@ -72,8 +72,16 @@ def run(program, *arguments, status=0, needs_library=False):
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("case", [CASE, WHOLE], ids=["two_regions", "offloaded_whole"])
-@pytest.mark.parametrize("form", ["source", "module", "module, linked"])
+@pytest.mark.parametrize(
+    ("form", "case"),
+    [
+        pytest.param("source", CASE, id="source-two_regions"),
+        pytest.param("source", WHOLE, id="source-offloaded_whole", marks=pytest.mark.sweep),
+        pytest.param("module", CASE, id="module-two_regions"),
+        pytest.param("module", WHOLE, id="module-offloaded_whole"),
+        pytest.param("module, linked", WHOLE, id="linked-offloaded_whole"),
+    ],
+)
 def test_the_program_gets_the_same_bits(program, case, form, tmp_path):
     expected, inputs = write_data(case, tmp_path)
     ex = byoc.compile(case.module, output=form.partition(",")[0])
