@@ -30,7 +30,7 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-/// As limits.py has it.
+/// As errors.py has it.
 constexpr int64_t kMostRounds = int64_t{1} << 24;
 /// Memory for all rounds that may come is taken at once up to this many bytes, else for a few of
 /// them.

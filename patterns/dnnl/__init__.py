@@ -13,16 +13,25 @@ from . import (
     norm,  # noqa: F401
     products,  # noqa: F401
     quantize,  # noqa: F401
-    recurrent,  # noqa: F401
     reduce,  # noqa: F401
     resize,  # noqa: F401
     shape,  # noqa: F401
 )
 from .common import OPTIONS
-from .library import EXAMINATION, create_module, describe, measure_candidates, probe, probe_many
+from .library import (
+    EXAMINATION,
+    create_module,
+    create_source,
+    describe,
+    emit,
+    measure_candidates,
+    probe,
+    probe_many,
+    source_build,
+    write_program,
+)
 from .policy import DnnlPolicy, primitive_flops
 from .post_ops import fuse_post_ops
-from .program import create_source, emit, source_build, write_program
 from .resize import TakeTables
 
 register_namespace(

@@ -181,7 +181,7 @@ def test_others_read_what_was_normalised(level: str) -> None:
 MEASURE = """
 import math, sys, numpy as np, tvm, tvm_byoc_dnnl as byoc
 from tvm import relax
-from tvm_byoc_dnnl.tuning.costs import measure_candidates
+from tvm_byoc_dnnl.tuning.plans import measure_candidates
 from tvm_byoc_dnnl.tuning.database import Database
 
 nn, op = relax.op.nn, relax.op

@@ -13,8 +13,7 @@ from onnx import helper
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model, rand
-from tvm_byoc_dnnl.core.errors import InputIndexError, InputValueError
-from tvm_byoc_dnnl.core.limits import LIMITS
+from tvm_byoc_dnnl.core.errors import LIMITS, InputIndexError, InputValueError
 
 pytestmark = pytest.mark.native
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text()

@@ -14,7 +14,7 @@ import pytest
 
 from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.patterns.dnnl import machine
-from tvm_byoc_dnnl.tuning.costs import measure_machine
+from tvm_byoc_dnnl.tuning.plans import measure_machine
 
 _OF_EACH = {"wide": [1e-9, 0, 0, 0, 0, 1e-3], "narrow": [3e-9, 0, 0, 0, 0, 0]}
 
@@ -62,7 +62,7 @@ def test_a_measured_machine_is_a_file_that_the_engine_reads(tmp_path, monkeypatc
     lines = [matmul, convolution, "matmul uint8 8,64 64,48", matmul, convolution, matmul]
     (tmp_path / "layers.txt").write_text("\n".join(lines))
     monkeypatch.setattr(machine, "_LAYERS", tmp_path / "layers.txt")
-    monkeypatch.setattr("tvm_byoc_dnnl.tuning.costs.thread_count", lambda: 1)
+    monkeypatch.setattr("tvm_byoc_dnnl.tuning.plans.thread_count", lambda: 1)
     facts = _native.engine_info("dnnl")
     file = tmp_path / "rates" / "here.json"
     facts["machine"]["file"] = str(file)

@@ -14,8 +14,8 @@ import tvm
 
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
-from tvm_byoc_dnnl.tuning.costs import measure_candidates
 from tvm_byoc_dnnl.tuning.database import Database, Timing
+from tvm_byoc_dnnl.tuning.plans import measure_candidates
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 from tvm_byoc_dnnl.vendors.portable import PortableCodegen
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.graph_reference import BINARY, GraphBuilder
 from tvm_byoc_dnnl.core import _native
-from tvm_byoc_dnnl.patterns.dnnl.program import source_build
+from tvm_byoc_dnnl.patterns.dnnl.library import source_build
 from tvm_byoc_dnnl.runtime.comparison import differences
 
 pytestmark = pytest.mark.native

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tvm_byoc_dnnl.cli.build import write_backend
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.vendors.new_backend import new_backend
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "vendor_package"
 
 
 def test_it_writes_the_example_under_another_name(tmp_path):
-    written = new_backend("my_npu", tmp_path / "new")
+    written = write_backend("my_npu", tmp_path / "new")
     names = {str(file.relative_to(tmp_path / "new")) for file in written}
     assert {"pyproject.toml", "src/my_npu/__init__.py", "tests/test_my_npu.py", ".github/workflows/test.yml"} <= names
     for file in written:
@@ -24,20 +24,20 @@ def test_it_writes_the_example_under_another_name(tmp_path):
 @pytest.mark.parametrize("name", ["My", "9x", "a-b", "", "class", "_x", "a__b", "x/../y"])
 def test_a_name_that_is_none_is_refused(name, tmp_path):
     with pytest.raises(InputError, match="expected lower case letters"):
-        new_backend(name, tmp_path / "new")
+        write_backend(name, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("name", ["dnnl", "tvm"])
 def test_a_name_that_is_taken_is_refused(name, tmp_path):
     with pytest.raises(InputError, match="already"):
-        new_backend(name, tmp_path / "new")
+        write_backend(name, tmp_path / "new")
 
 
 def test_files_are_never_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="new or empty"):
-        new_backend("my_npu", tmp_path)
+        write_backend("my_npu", tmp_path)
     with pytest.raises(InputError, match="new or empty"):
-        new_backend("my_npu", tmp_path / "mine.txt")
+        write_backend("my_npu", tmp_path / "mine.txt")
     assert [f.name for f in tmp_path.iterdir()] == ["mine.txt"]

@@ -29,9 +29,8 @@ from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of, op_calls, ops_of
 from tvm_byoc_dnnl.tuning import database
-from tvm_byoc_dnnl.tuning.costs import Costs, callable_of
 from tvm_byoc_dnnl.tuning.database import Database, Timing, Workload, measure, race
-from tvm_byoc_dnnl.tuning.plans import Planner
+from tvm_byoc_dnnl.tuning.plans import Costs, Planner, callable_of
 from tvm_byoc_dnnl.tuning.search import blocks_of, by_dynamic_programming
 from tvm_byoc_dnnl.tuning.tune import _identity
 from tvm_byoc_dnnl.vendors.namespaces import namespace

@@ -152,7 +152,7 @@ def verify(build: Build, inputs: Path | None, tolerances: Sequence[str], against
 def _measure_machine(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from ..tuning.costs import measure_machine
+    from ..tuning.plans import measure_machine
 
     with progress("measuring this machine") as show:
         for found in measure_machine(show):

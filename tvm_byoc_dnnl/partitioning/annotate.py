@@ -26,9 +26,27 @@ from ..vendors.namespaces import compilation_of, get_target_options, namespace
 from ..vendors.quantised_groups import CONVERSIONS, Matched
 from ..whole import expand, whole_ops
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
-from .searchable import OwnCopies, spread_tuples, with_unique_names
-from .trial import Choice, Match, PlacedBy, Trial, ask, first_in_order, refused_whole, trial_of, unknown_whole
-from .vendor_forms import Convertible, Places, VendorForms, answers_of, is_in_other_layout
+from .trial import (
+    Choice,
+    Match,
+    PlacedBy,
+    Trial,
+    answers_of,
+    ask,
+    first_in_order,
+    refused_whole,
+    trial_of,
+    unknown_whole,
+)
+from .vendor_forms import (
+    Convertible,
+    OwnCopies,
+    Places,
+    VendorForms,
+    is_in_other_layout,
+    spread_tuples,
+    with_unique_names,
+)
 
 #: function attribute that names the compiler(s) of a function
 COMPILER_ATTR = "compiler"

@@ -6,6 +6,7 @@ about operators that are kept whole. Of all compilers that would take a call, a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import MATCH, Compilation, Fact
-from ..core.errors import InputError, did_you_mean
+from ..core.errors import InputError, NativeLibraryError, VendorError, did_you_mean
 from ..core.verdict import Crash, Reject, as_reject, calling, describe
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
@@ -25,6 +26,8 @@ from ..vendors.namespace import Namespace, Predicate, told
 from ..vendors.namespaces import check_arguments, compilers, find_namespace, namespace
 from ..whole import is_whole, whole_ops
 from .matches import ops_in_pattern
+
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: namespace, options, and the form of the graph
 Question = tuple[str, str, str]
@@ -244,3 +247,17 @@ def _spellings(composite: str) -> tuple[str, str]:
     """``acme.relax.nn.relu`` may be written ``acme.relu``."""
     compiler, _, name = composite.partition(".")
     return composite, f"{compiler}.{name.rpartition('.')[2]}"
+
+
+def answers_of(ns: Namespace, graphs: Sequence[PortableGraph]) -> Sequence[Reject | None]:
+    """What ``probe_many`` of a namespace says of graphs; nothing where it fails, and each is asked about by itself."""
+    try:
+        answers = told(ns, "probe_many", graphs)
+        if len(answers) == len(graphs) and all(isinstance(answer, (Reject, type(None))) for answer in answers):
+            return answers
+        raise VendorError(f"probe_many of {ns.name!r} returned {answers!r}; expected an answer to {len(graphs)} graphs")
+    except NativeLibraryError:
+        raise
+    except Exception as error:
+        _logger.warning("%s; the answers are asked for one by one", describe(error))
+        return ()

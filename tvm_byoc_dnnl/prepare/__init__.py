@@ -11,7 +11,7 @@ from tvm import relax
 from ..core.compilation import OverwritableWeights
 from ..ir.relax_utils import is_host_function, op_calls
 from ..ir.tvm_compat import is_constant
-from . import activations, affine, compression, constants, identities, integers, norms, tir_forms
+from . import activations, affine, compression, constants, identities, integers, norms
 from .rewrite import Rule, Rules, rewrite_pass
 
 __all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
@@ -20,8 +20,8 @@ __all__ = ["RULES", "ExactForms", "FoldTransposed", "Prepare", "merged"]
 RULES: tuple[tuple[str, Rules], ...] = (
     ("constants", constants.RULES),
     ("identities", identities.RULES),
-    ("variadic", tir_forms.VARIADIC),
-    ("operators written as TIR", tir_forms.RULES),
+    ("variadic", identities.VARIADIC),
+    ("operators written as TIR", identities.WRITTEN_AS_TIR),
     ("clip and relu", activations.BOUNDS),
     ("padding", identities.PADDING),
     ("activations", activations.RULES),

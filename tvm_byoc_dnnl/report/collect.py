@@ -23,13 +23,12 @@ from ..partitioning.account import account_of, notes_of
 from ..partitioning.annotate import AnnotateExternalCompiler, compilers_of
 from ..partitioning.passes import PartitionGraph
 from ..partitioning.report_data import CallReport, Candidate, ReportData, Worth
+from ..pipeline.byoc import settle_regions
 from ..pipeline.metadata import read_account
-from ..pipeline.regions import settle_regions
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
-from ..tuning.costs import known_times
 from ..tuning.database import choices_of, with_former_name
-from ..tuning.plans import Times, times_of
+from ..tuning.plans import CallTimes, known_times, times_of
 from ..tuning.tune import placement_for
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, check_arguments, namespace, with_options
@@ -328,7 +327,7 @@ def _of_module(
     return report
 
 
-def _add_times(report: Report, times: Times) -> None:
+def _add_times(report: Report, times: CallTimes) -> None:
     for call in report.calls:
         known = times.regions.get(call.name, {})
         candidates = [*call.candidates, *([Candidate(HOST)] if HOST in known else [])]

@@ -41,9 +41,8 @@ from ..graph.cost import is_cheap, type_bytes
 from ..ir.functions import Block, dataflow_blocks
 from ..ir.relax_utils import is_op_call
 from ..vendors.namespaces import HOST
-from .costs import Costs
 from .database import host_workload, text_of
-from .plans import Part, Plan, Planner, orders
+from .plans import Costs, Part, Plan, Planner, orders
 
 _FEW_BLOCKS = 24  # a model with more has cuts only in front of calls that compute much
 _SMALL = 16  # a tensor that is so many times smaller than another at a cut is no reason against the cut

@@ -38,9 +38,8 @@ from ..ir.relax_utils import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..vendors.namespaces import HOST, changed_options, check_arguments, with_options
-from .costs import Costs, callable_of, known_times, measure_candidates
 from .database import Database, Placement, Timing, Turns, race, summary, text_of
-from .plans import Planner, prepared
+from .plans import Costs, Planner, callable_of, known_times, measure_candidates, prepared
 from .search import search
 
 _logger = logging.getLogger("tvm_byoc_dnnl")

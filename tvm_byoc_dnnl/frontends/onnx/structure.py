@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import onnx
 from onnx import defs, helper
 
-from ...core.errors import InputError
-from ...core.limits import MOST_ELEMENTS, MOST_NESTED, MOST_NODES
+from ...core.errors import MOST_ELEMENTS, MOST_NESTED, MOST_NODES, InputError
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 #: operators that reduce axes, behind ``Reduce``
