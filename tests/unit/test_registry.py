@@ -5,6 +5,8 @@ import re
 import textwrap
 import types
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import tvm
@@ -316,3 +318,21 @@ def test_a_forgotten_namespace_leaves_no_codegen_to_the_next_of_its_name() -> No
     assert tvm.get_global_func("relax.ext.forgotten", allow_missing=True) is not None
     byoc.unregister_compiler("forgotten")
     assert tvm.get_global_func("relax.ext.forgotten", allow_missing=True) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: byoc.shape_dims(relax.Var("x", relax.TensorType((2,), "int8"))),
+            "shape_dims: ty is ",
+        ),
+        (lambda: byoc.constant_numpy(3), "constant_numpy: expr is 3"),
+        (lambda: byoc.steps_of({}), r"steps_of: what is \{\}"),
+        (lambda: byoc.translate_to_te([]), "got list, expected a relax.Function"),
+        (lambda: byoc.register_lowering("dnnl", [None], len), r"op is \[None\]; expected a sequence of names"),
+    ],
+)
+def test_functions_for_vendors_say_what_they_expect(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(byoc.InputError, match=message):
+        call()

@@ -10,6 +10,8 @@ A model or a call beyond a limit is refused with an error that names the limit, 
 from __future__ import annotations
 
 import errno
+import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
 
 _T = TypeVar("_T")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _TOO_LARGE = 2**31  # for a C int
 _FILES, _MEMORY = (errno.EMFILE, errno.ENFILE), (errno.ENOMEM,)
 
@@ -164,9 +167,33 @@ def of_type(name: str, value: Any, kind: type[_T]) -> _T:
 
 def names_of(argument: str, value: Any) -> Sequence[str]:
     """``value``, if it is a sequence of names; `ArgumentTypeError` otherwise."""
-    if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(v, str) for v in value):
+    names = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None  # read once
+    if names is None or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(f"{argument} is {short(value)}; expected a sequence of names, such as ['name']")
-    return list(value)
+    return names
+
+
+def takes(**kinds: type | tuple[type, ...]) -> Callable[[_Function], _Function]:
+    """Where a function fails, say which of its arguments is of none of these types; nothing is looked at before."""
+
+    def of(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                given = inspect.signature(function).bind(*args, **kwargs).arguments
+                for name, kind in kinds.items():
+                    if name in given and not isinstance(given[name], kind):
+                        names = [k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,))]
+                        raise ArgumentTypeError(
+                            f"{function.__name__}: {name} is {short(given[name])}; expected {' or '.join(names)}"
+                        ) from error
+                raise
+
+        return called  # type: ignore[return-value]
+
+    return of
 
 
 def short(value: Any) -> str:

@@ -9,11 +9,12 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from ..core.errors import takes
 from ..core.tvm_fast import is_a, is_subclass
 
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
 _IS_027 = hasattr(tvm.ir, "GenericConst")
-_CONSTANT: type = tvm.ir.GenericConst if _IS_027 else relax.Constant
+CONSTANT: type = tvm.ir.GenericConst if _IS_027 else relax.Constant
 _DATA = "value" if _IS_027 else "data"
 #: whether Relax's quantize and dequantize take a tensor without axes; 0.26 refuses it
 QUANTISES_NUMBERS = _IS_027
@@ -30,7 +31,7 @@ _NO_TYPE = tvm.ir.Type.missing() if _IS_027 else None
 def is_constant(expr: Any) -> bool:
     """Whether ``expr`` is a Relax tensor constant."""
     own: Any = type(expr)
-    return is_subclass(own, _CONSTANT) and is_a(getattr(expr, "ty", None), relax.TensorType)
+    return is_subclass(own, CONSTANT) and is_a(getattr(expr, "ty", None), relax.TensorType)
 
 
 def constant_tensor(expr: Any) -> tvm.runtime.Tensor:
@@ -73,6 +74,7 @@ def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
     return relax.Constant(tensor)
 
 
+@takes(ty=tvm.ir.Type)
 def dtype_of(ty: Any) -> str:
     """Dtype of a tensor type, or of a scalar one, as a string, ``""`` when TVM does not know it."""
     dtype = ty.dtype
@@ -105,6 +107,7 @@ def substitute(node: Any, mapping: Mapping[Any, Any]) -> Any:
     return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: mapping.get(var, var)), order="post")
 
 
+@takes(access=(tirx.BufferLoad, tirx.BufferStore))
 def buffer_of(access: Any) -> Any:
     """The buffer of a load, a store or a region of a block (0.27 calls it ``source``, but for stores)."""
     return access.source if hasattr(access, "source") else access.buffer

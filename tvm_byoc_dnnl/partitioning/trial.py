@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import MATCH, Compilation, Fact
-from ..core.errors import InputError, NativeLibraryError, VendorError, did_you_mean
+from ..core.errors import InputError, NativeLibraryError, VendorError, did_you_mean, takes
 from ..core.verdict import Crash, Reject, as_reject, calling, describe
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
@@ -140,6 +140,7 @@ def ask(ns: Namespace, call: Any, compilation: Compilation | None = None, trial:
         return Crash(f"{who} failed: {describe(error)}")
 
 
+@takes(compiler=str, op=str)
 def get_annotate_compiler(compiler: str, op: str) -> Predicate:
     """The predicate of ``compiler`` for ``op``.
 

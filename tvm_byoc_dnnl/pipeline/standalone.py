@@ -264,7 +264,7 @@ class _Program:
         if math.prod(d for d in self._builder.shape_of(computed_for.ty) if isinstance(d, int)) > _FEW:
             return []
         if name == "arange":
-            steps = [getattr(call.args[i], "value", None) for i in (0, 2)]
+            steps: list[Any] = [getattr(call.args[i], "value", None) for i in (0, 2)]
             is_whole = dtype_of(var.ty) in _INTEGERS and all(isinstance(n, (int, tirx.IntImm)) for n in steps)
             return [self._constant(relax.const(int(n), "int64")) for n in steps] if is_whole else []
         args = [arg for arg in call.args if is_a(arg.ty, relax.TensorType)]  # and not the shape of full

@@ -25,7 +25,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..core.errors import one_of
+from ..core.errors import one_of, takes
 from ..ir.relax_utils import constant_numpy, make_constant
 from ..ir.tvm_compat import is_constant
 from ..whole import ROUNDED, block_of, rounded
@@ -65,6 +65,7 @@ class Compressed:
         return (centred * self.scales[..., None].astype("float64")).reshape(n, k)
 
 
+@takes(weights=np.ndarray)
 def why_not_compressed(weights: np.ndarray) -> str:
     """The reason why weights [K, N] are left in float32; empty if they are compressed."""
     if weights.ndim != 2:

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 
-from ..core.errors import InputError
+from ..core.errors import InputError, takes
 from ..ir.tvm_compat import dtype_of, substitute
 
 
@@ -298,6 +298,7 @@ def _bind_argument(ty: Any, arg: relax.Expr, tensors: list[relax.Expr], symbols:
 Scheduler = Callable[[s_tir.Schedule, TEGraph], Any]
 
 
+@takes(graph=TEGraph)
 def schedule_te(
     graph: TEGraph, target: str | dict[str, Any] | tvm.target.Target = "llvm", scheduler: Scheduler | None = None
 ) -> tirx.PrimFunc:

@@ -78,7 +78,7 @@ def translate_to_te(
 
 
 def _lookup(func: Function) -> tuple[tvm.IRModule, relax.Function]:
-    mod, function = (tvm.IRModule(), func) if not isinstance(func, (tuple, list)) else func
+    mod, function = func if isinstance(func, (tuple, list)) and len(func) == 2 else (tvm.IRModule(), func)
     if isinstance(function, (str, tvm.ir.GlobalVar)):
         name = function if isinstance(function, str) else function.name_hint
         known = sorted(gvar.name_hint for gvar in mod.functions)

@@ -17,7 +17,7 @@ import tvm_ffi
 
 from ..core import _native
 from ..core.compilation import current
-from ..core.errors import ArtifactError, InputError, VendorError
+from ..core.errors import ArtifactError, InputError, VendorError, takes
 from ..core.verdict import Reject, Works, as_reject, describe, with_options
 from .devices import SUFFIXES, Held, resident, running
 from .namespace import BlobRunner, defaults
@@ -67,6 +67,7 @@ def _opening() -> Opening:
     return current().opening or _WITHOUT_A_RUNNER
 
 
+@takes(compiler=str, symbol=str, data=bytes, compatibility=str)
 def blob_module(compiler: str, symbol: str, data: bytes, compatibility: str) -> tvm.runtime.Module:
     """A runtime module of one region that a library has compiled to bytes, for a vendor's codegen to return.
 

@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..core import _native
-from ..core.errors import UnsupportedError
+from ..core.errors import UnsupportedError, takes
 from ..ir.tvm_compat import C_ROUNDS_TO_EVEN, buffer_loads, dtype_of
 
 _INTEGER = re.compile(r"(u?int)(8|16|32|64)|bool")
@@ -152,6 +152,7 @@ def _definition(name: str, dtype: str, source: str) -> str:
     return re.sub(r"\bT\b", dtype if dtype == "bool" else f"{dtype}_t", text)
 
 
+@takes(object_file=Path, library=Path, symbols=(list, tuple))
 def object_module(object_file: Path, library: Path, symbols: Sequence[str], source: str = "") -> tvm.runtime.Module:
     """A module that is run from a shared library, and exported as an object file.
 
@@ -200,6 +201,7 @@ for _op in _LIBRARY:
         tvm.ir.register_op_attr(_op, "c.FLowerIntrinsic", _call_library)
 
 
+@takes(mod=tvm.IRModule, target=tvm.target.Target)
 def lower_tir(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """TVM's TIR pipeline for a host target, up to the code generator; for C, integers wrap (`wrap_integers`)."""
     pipeline, finalize_host, _ = tirx.get_default_tir_pipeline(target)
@@ -211,6 +213,7 @@ def lower_tir(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     return mod
 
 
+@takes(mod=tvm.IRModule, target=tvm.target.Target)
 def generate_c(mod: tvm.IRModule, target: tvm.target.Target) -> str:
     """C source of lowered PrimFuncs, one exported function each, that links beside other files of its kind.
 
@@ -233,12 +236,14 @@ def complete_c(source: str) -> str:
     return _INFINITY.sub("INFINITY", with_definitions(source))
 
 
+@takes(mod=tvm.IRModule, target=tvm.target.Target)
 def c_module(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
     """`generate_c` as a module whose source is compiled when the executable is run or exported."""
     names = [gv.name_hint for gv in mod.get_global_vars()]
     return c_source_module(generate_c(mod, target), names)
 
 
+@takes(source=str, symbols=(list, tuple), constant_names=(list, tuple))
 def c_source_module(source: str, symbols: Sequence[str], constant_names: Sequence[str] = ()) -> tvm.runtime.Module:
     """A runtime module of C source, which is compiled when the model is run or exported.
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import dpl
 
-from ..core.errors import ArgumentTypeError, InputError
+from ..core.errors import ArgumentTypeError, InputError, takes
 from ..core.verdict import calling, describe, expect
 from ..ir.functions import flatten_region
 from ..ir.relax_utils import codegen_of
@@ -140,6 +140,7 @@ def _lowered(lower: Any, gv: Any, region: relax.Function, builder: relax.BlockBu
     return with_body(region, result)
 
 
+@takes(region=relax.Function)
 def refuse_region(region: relax.Function, why: str | Exception) -> relax.Function:
     """``region`` with a note for the pipeline that it cannot be lowered and must go back to TVM.
 

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax
 
 from ..core.compilation import current
-from ..core.errors import InputError
+from ..core.errors import InputError, takes
 from ..core.tvm_fast import ByIdentity
 from ..ir.relax_utils import bindings_in, constant_numpy, is_op_call
 from ..ir.tvm_compat import dtype_of, is_constant
@@ -156,6 +156,7 @@ class QuantizedGroup:
         return int(low), int(high)
 
 
+@takes(call=(relax.Function, relax.Call, relax.Var, Matched))
 def quantized(call: Any, within: Any = None) -> QuantizedGroup | QuantizedTensor:
     """Read a quantised group, or one conversion.
 

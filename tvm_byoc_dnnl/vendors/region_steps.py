@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..core.errors import InputError
+from ..core.errors import InputError, takes
 from ..core.tvm_fast import ByIdentity
 from ..ir.relax_utils import RESHAPES, bindings_of, composite_of, constant_numpy, static_shape
 from ..ir.tvm_compat import dtype_of, is_constant
@@ -106,6 +106,7 @@ class RegionSteps:
     outputs: list[RegionTensor] = field(default_factory=list)
 
 
+@takes(what=(relax.Function, relax.Call, relax.Var, Matched, QuantizedGroup))
 def steps_of(what: Any) -> RegionSteps:
     """Read a region, or what a predicate or a check is asked about.
 

@@ -12,7 +12,7 @@ import tvm
 from tvm.relax.dpl import DFPattern
 
 from .._version import __version__
-from ..core.errors import ArgumentTypeError, InputError
+from ..core.errors import ArgumentTypeError, InputError, names_of
 from ..core.verdict import Reject, with_options
 from ..graph.builder import GraphBuilder
 from ..graph.cost import RegionPolicy
@@ -297,8 +297,8 @@ def _always(attrs: Any, args: Sequence[Any]) -> bool:
     return True
 
 
-def _checked_ops(ops: str | Iterable[str]) -> list[str]:
-    names, known = [ops] if isinstance(ops, str) else list(ops), tvm.ir.Op.list_op_names()
+def _checked_ops(ops: str | Iterable[str]) -> Sequence[str]:
+    names, known = names_of("op", [ops] if isinstance(ops, str) else ops), tvm.ir.Op.list_op_names()
     for op in names:
         if op not in known:
             own = (name for name in known if name.startswith(("relax.", "onnx.")))
