@@ -185,12 +185,22 @@ BYOC_INLINE void BYOC_NAME(attention_four)(const int rows, const byoc_attention_
   }
 }
 
-/* The products of such queries with `count` keys, where these lie. */
+/* Fetches a row of keys or values that will be read soon: a step reads each once, from memory. */
+BYOC_INLINE void BYOC_NAME(attention_fetch)(const float* row, int64_t width) {
+  for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(row + i);
+}
+
+/* The products of such queries with `count` keys, where these lie. Rows of the values behind
+   `coming`, if there is such, are fetched meanwhile. */
 BYOC_INLINE void BYOC_NAME(attention_scores)(const int rows, const byoc_attention_params* p,
                                              const byoc_attention_room* room, const float* query,
-                                             const float* key, int64_t count, float* scores) {
+                                             const float* key, int64_t count, float* scores,
+                                             const float* coming) {
   __m128 of[2];
   for (int64_t k = 0; k < count; k += 4) {
+    for (int64_t i = k; coming != NULL && i < byoc_min(count, k + 4); ++i) {
+      BYOC_NAME(attention_fetch)(coming + i * p->value.row, p->value_width);
+    }
     const int is_four = k + 4 <= count;
     const float* keys = key + k * p->key.row;
     for (int64_t i = 0; i < (is_four ? 1 : count - k); ++i) {
@@ -278,10 +288,12 @@ BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, c
   *sum += BYOC_NAME(sum_lanes)(total);
 }
 
-/* results += weights x values, where the values lie, for as many rows as `rows`, at most 3. */
+/* results += weights x values, where the values lie, for as many rows as `rows`, at most 3. Rows
+   of the keys behind `coming`, if there is such, are fetched meanwhile. */
 BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attention_params* p,
                                              const byoc_attention_room* room, const float* weights,
-                                             const float* value, int64_t count, float* results) {
+                                             const float* value, int64_t count, float* results,
+                                             const float* coming) {
   for (int64_t first = 0; first < p->value_width; first += 4 * BYOC_LANES) {
     const int64_t wide = byoc_min(4 * BYOC_LANES, p->value_width - first);
     BYOC_VEC sums[3][4];
@@ -289,6 +301,8 @@ BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attentio
     if (wide == 4 * BYOC_LANES) {
       for (int64_t k = 0; k < count; ++k) {
         const float* row = value + k * p->value.row + first;
+        if (coming != NULL && first == 0)
+          BYOC_NAME(attention_fetch)(coming + k * p->key.row, p->width);
         BYOC_UNROLL
         for (int j = 0; j < 4; ++j) {
           const BYOC_VEC x = BYOC_NAME(load)(row + j * BYOC_LANES);
@@ -375,9 +389,11 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
           const float* of = queries + r * room.query_row;
           float* to = scores + r * room.score_row;
           if (byoc_pass_rows(&passes, pass) == 2) {
-            BYOC_NAME(attention_scores)(2, p, &room, of, some_keys, most, to);
+            BYOC_NAME(attention_scores)(2, p, &room, of, some_keys, most, to,
+                                        pass ? NULL : some_values);
           } else {
-            BYOC_NAME(attention_scores)(1, p, &room, of, some_keys, most, to);
+            BYOC_NAME(attention_scores)(1, p, &room, of, some_keys, most, to,
+                                        pass ? NULL : some_values);
           }
         }
       } else {
@@ -407,15 +423,16 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         for (int64_t pass = 0, r = 0; pass < passes.count; r += byoc_pass_rows(&passes, pass++)) {
           const float* of = scores + r * room.score_row;
           float* to = block + r * room.result_row;
+          const float* coming = pass || b + 1 == key_blocks ? NULL : some_keys + count * p->key.row;
           switch (byoc_pass_rows(&passes, pass)) {
             case 3:
-              BYOC_NAME(attention_gather)(3, p, &room, of, some_values, most, to);
+              BYOC_NAME(attention_gather)(3, p, &room, of, some_values, most, to, coming);
               break;
             case 2:
-              BYOC_NAME(attention_gather)(2, p, &room, of, some_values, most, to);
+              BYOC_NAME(attention_gather)(2, p, &room, of, some_values, most, to, coming);
               break;
             default:
-              BYOC_NAME(attention_gather)(1, p, &room, of, some_values, most, to);
+              BYOC_NAME(attention_gather)(1, p, &room, of, some_values, most, to, coming);
           }
         }
       } else {
