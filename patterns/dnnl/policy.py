@@ -7,7 +7,7 @@ oneDNN than in TVM's own loops at any size: a reduction over a few neighbouring 
 each result, and a small window over rows of a channels-first image, which is copied before it is pooled. In a region
 with products both are worth it: they read data that is in the cache, in the layout of a convolution.
 
-What oneDNN would lose: NaN, and the digits of means that are subtracted from what they are the means of.
+What oneDNN would lose: NaN, infinities, and the digits of means that are subtracted from what they are the means of.
 
 A maximum or minimum of oneDNN returns the second operand when one of them is NaN. So operators that it computes with
 maxima (softmax, reductions) or with bounds (exp, the selection of ``where``) sometimes lose a NaN: docs/numerics.md.
@@ -16,6 +16,11 @@ maxima (softmax, reductions) or with bounds (exp, the selection of ``where``) so
        └────────────────────────────── sub ┘    ──>      └─────────────────────────── sub ┘
 
 A pooling adds its pixels in float32, whatever their number; the mean of rows is exact.
+
+    x ── max  ──>  x ── · 0.5 ── max ── · 2
+
+The largest of nothing but -∞ is the least float32 for oneDNN. Twice that number is -∞, and no half of a finite number
+is as small.
 """
 
 from __future__ import annotations
@@ -135,6 +140,11 @@ for _why, _ops in _UNSUPPORTED.items():
 
 #: elementwise functions that answer a NaN with a bound; a relu with a slope does not
 _BOUNDS = ("relu", "clip", "hardsigmoid")
+#: those whose results are never -∞
+_BOUNDED = (
+    *("abs", "exp", "gelu_erf", "gelu_tanh", "hardsigmoid", "hardswish", "logistic", "relu_of_numbers", "square"),
+    *("swish", "tanh"),
+)
 
 
 def keeps_nan(graph: PortableGraph) -> bool:
@@ -183,6 +193,43 @@ def keep_nan_of_bounds(graph: PortableGraph) -> None:
         is_larger = node.kind == "binary" and alg in ("max", "min")  # these return a NaN of their second operand
         if (is_bound or is_larger) and "float" in graph.tensors[node.inputs[0]].dtype:
             _spread_nan(graph, node, node.inputs[0])
+
+
+def keep_infinities(graph: PortableGraph) -> None:
+    """Let the maximum or the minimum of nothing but infinities be one."""
+    for node in list(graph.nodes):
+        alg, source, result = node.attrs.get("alg"), node.inputs[0], graph.tensors[node.outputs[0]]
+        if result.dtype != "float32" or node.is_scaled or not keeps_nan(graph):
+            continue  # the least float32 is -∞ in 16 bits
+        if (node.kind == "pooling" and alg == "max") or (node.kind == "reduction" and alg in ("max", "min")):
+            if alg == "max" and _is_bounded(graph, source):
+                continue
+            half = graph.insert("eltwise", [source], graph.tensors[source].shape, "float32", node, **_TIMES, alpha=0.5)
+            found = graph.new_tensor("float32", result.shape)
+            twice = Node("eltwise", (found,), node.outputs, {**_TIMES, "alpha": 2.0})
+            for new in (half, twice):
+                new.stands_for(node)
+            graph.nodes.rewire(node, inputs=half.outputs, outputs=[found])
+            graph.nodes.insert(twice, before=None)
+            graph.nodes.move(twice, after=node)
+
+
+def _is_bounded(graph: PortableGraph, tensor: int) -> bool:
+    """Whether it is known that no element is -∞."""
+    node = graph.nodes.producer(tensor)
+    if node is None:
+        return False
+    alg, alpha = node.attrs.get("alg"), node.attrs.get("alpha")
+    if node.kind == "eltwise":
+        return (
+            alg in _BOUNDED or (alg == "relu" and alpha == 0) or (alg == "clip" and math.isfinite(node.attrs["alpha"]))
+        )
+    if node.kind == "reorder":
+        return "int" in graph.tensors[node.inputs[0]].dtype
+    if node.kind in (*VIEWS, "concat") or (node.kind == "pooling" and alg == "max"):
+        return all(_is_bounded(graph, source) for source in node.inputs)
+    is_comparison = node.kind == "binary" and alg in ("eq", "ge", "gt", "le", "lt", "ne")
+    return is_comparison or (node.kind == "softmax" and alg != "log")
 
 
 def _spread_nan(
@@ -251,6 +298,7 @@ def _is_only_summed(graph: PortableGraph, tensor: int, axis: int) -> bool:
     return True
 
 
+_TIMES: dict[str, Any] = {"alg": "linear", "beta": 0.0}
 _ATTRS: dict[str, Any] = {"alg": "mean", "p": 0.0, "epsilon": 0.0}
 
 

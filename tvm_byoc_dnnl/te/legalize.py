@@ -32,7 +32,7 @@ from ..core.errors import UnsupportedError, takes
 from ..core.tvm_fast import items
 from ..ir.relax_utils import shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of
-from .nan import clip, extreme, not_equal, of_two, relu
+from .nan import clip, extreme, max_pool, not_equal, of_two, relu
 
 _OPAQUE = 8  # TVM's kind of a function that is fused with nothing
 
@@ -369,6 +369,7 @@ _COMPUTES: dict[str, Callable[..., Any]] = {
     "maximum": of_two(topi.maximum, tirx.max),
     "min": extreme(topi.min),
     "minimum": of_two(topi.minimum, tirx.min),
+    **{f"nn.max_pool{d}d": max_pool for d in (1, 2, 3)},
     "nn.pixel_shuffle": _pixel_shuffle,
     "nn.relu": relu,
     "not_equal": not_equal,

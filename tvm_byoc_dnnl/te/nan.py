@@ -67,18 +67,67 @@ def _broadcast_index(operand: te.Tensor, at: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
+def _extreme(is_max: bool, dtype: str) -> tuple[Callable[..., Any], Any]:
+    """A reducer that keeps a NaN, and what it starts at: an infinity, where TVM's starts at a finite number."""
+    is_float = "float" in dtype
+    start: Any = np.inf if is_float else np.iinfo(dtype).max
+    if is_max:
+        start = -np.inf if is_float else np.iinfo(dtype).min
+
+    def one(a: Any, b: Any) -> Any:
+        is_first = a > b if is_max else a < b
+        if is_float:
+            is_first = tirx.any(is_first, tirx.isnan(tirx.Cast("float32", a) if dtype == "bfloat16" else a))
+        return tirx.Select(is_first, a, b)
+
+    first = tirx.const(start.item() if hasattr(start, "item") else start, dtype)
+    return te.comm_reducer(one, lambda _: first, name="extreme"), first
+
+
 def extreme(reduced: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
     def compute(attrs: Any, data: te.Tensor) -> te.Tensor:
-        how = None if attrs.axis is None else [int(axis) for axis in attrs.axis], bool(attrs.keepdims)
-        found = reduced(data, *how)
-        if "float" not in dtype_of(data):
-            return found
-        zero = tirx.const(0, dtype_of(data))
-        lost = te.compute(data.shape, lambda *at: tirx.Select(_is_nan(data, at), data[at], zero), name="lost")
-        lost = topi.sum(lost, *how)
-        return te.compute(found.shape, lambda *at: tirx.Select(_is_nan(lost, at), lost[at], found[at]), name="kept")
+        axes = None if attrs.axis is None else [int(axis) for axis in attrs.axis]
+        if dtype_of(data) == "bool":
+            return reduced(data, axes, bool(attrs.keepdims))
+        rank, (largest, _) = len(data.shape), _extreme(reduced is topi.max, dtype_of(data))
+        gone = set(range(rank)) if axes is None else {axis % rank for axis in axes}
+        over = {axis: te.reduce_axis((0, data.shape[axis]), f"r{axis}") for axis in sorted(gone)}
+        kept = [axis for axis in range(rank) if attrs.keepdims or axis not in gone]
+
+        def element(*at: Any) -> Any:
+            places = dict(zip(kept, at, strict=True)) | over
+            return largest(data[tuple(places[axis] for axis in range(rank))], axis=list(over.values()))
+
+        shape = tuple(1 if axis in gone else data.shape[axis] for axis in kept)
+        return te.compute(shape, element, name="extreme")
 
     return compute
+
+
+def max_pool(attrs: Any, data: te.Tensor) -> te.Tensor:
+    """Windows over the axes of a layout whose letters are D, H and W."""
+    layout = [letter for letter in str(attrs.layout) if not letter.isdigit()]
+    spatial = [layout.index(letter) for letter in "DHW" if letter in layout]
+    before, after = [0] * len(layout), [0] * len(layout)
+    windows = {}
+    for i, axis in enumerate(spatial):
+        before[axis], after[axis] = int(attrs.padding[i]), int(attrs.padding[i + len(spatial)])
+        size, stride, step = (int(each[i]) for each in (attrs.pool_size, attrs.strides, attrs.dilation))
+        after[axis] += stride - 1 if attrs.ceil_mode else 0
+        windows[axis] = te.reduce_axis((0, size), f"tap{i}"), stride, step
+    largest, least = _extreme(True, dtype_of(data))
+    padded = topi.nn.pad(data, before, after, least) if any([*before, *after]) else data
+    shape = list(data.shape)
+    for axis, (tap, stride, step) in windows.items():
+        shape[axis] = (padded.shape[axis] - (tap.dom.extent - 1) * step - 1) // stride + 1
+
+    def element(*at: Any) -> Any:
+        places = list(at)
+        for axis, (tap, stride, step) in windows.items():
+            places[axis] = at[axis] * stride + tap * step
+        return largest(padded[tuple(places)], axis=[tap for tap, _, _ in windows.values()])
+
+    return te.compute(shape, element, name="max_pool")
 
 
 def not_equal(attrs: Any, first: te.Tensor, second: te.Tensor) -> te.Tensor:

@@ -317,8 +317,6 @@ def test_any_other_reader_of_a_softmax_sees_the_nan(other: str) -> None:
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod"])
 def test_reductions(name: str, axis: Any) -> None:
     x = rows()
-    if name == "max":
-        x[9, 0] = -5  # of nothing but -inf the maximum is the least number, in TVM too
     case = Case(lambda x: getattr(op, name)(x, axis), (data(values=x),)).offloads()
     with np.errstate(all="ignore"):
         compare(case.run()[0], getattr(np, name)(x.astype("float64"), tuple(np.atleast_1d(axis))))
@@ -328,7 +326,7 @@ def test_reductions(name: str, axis: Any) -> None:
 @pytest.mark.parametrize("kind", ["max", "avg"])
 def test_pooling(kind: str, channels: int) -> None:
     x = np.random.default_rng(1).uniform(-2, 2, (1, channels, 8, 8)).astype("float32")
-    x[0, 0, 2, 2], x[0, 1, 3, 3], x[0, 2, 5, 5], x[0, 2, 0:2, 0] = NAN, INF, -INF, -INF
+    x[0, 0, 2, 2], x[0, 1, 3, 3], x[0, 2, 5, 5], x[0, 2, 0:2, 0:2] = NAN, INF, -INF, -INF
     windows = x.astype("float64").reshape(1, channels, 4, 2, 4, 2)
     # a maximum of a window passes over a NaN, as TVM's and ONNX Runtime's
     want = np.nanmax(windows, (3, 5)) if kind == "max" else windows.mean((3, 5))

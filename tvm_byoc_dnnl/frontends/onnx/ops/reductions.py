@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from tvm import relax
 
@@ -66,35 +65,13 @@ def _log_sum_exp(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value
     return found if keep else e.squeeze(found, axis=axes)
 
 
-def _extreme(is_max: bool) -> Callable[..., Value]:
+def _extreme(call: Any) -> Callable[..., Value]:
     def compute(e: Emit, x: Value, axes: list[int] | None, keep: bool) -> Value:
-        call, join = (e.max, e.maximum) if is_max else (e.min, e.minimum)
         if x.dtype == "bool":
-            return call(e.cast(x, "int32"), axis=axes, keepdims=keep) > 0  # the largest of nothing is below 0
-        if not _is_float(x) or _is_subtracted(e, x):
-            return call(x, axis=axes, keepdims=keep)
-        # The largest of nothing but −∞ is the lowest finite number for TVM, and for libraries.
-        limit = e.const(-math.inf if is_max else math.inf, x.dtype)
-        other = ~e.equal(x, limit)  # also a NaN
-        is_any = e.max(e.cast(other, "float32"), axis=axes, keepdims=keep)
-        finite = float(ml_dtypes.finfo(x.dtype).max)
-        start = e.const(-finite if is_max else finite, x.dtype)
-        found = join(start, call(x, axis=axes, keepdims=keep))  # ∞ alone where it is beside a NaN
-        return e.where(is_any > 0.0, found, limit)
+            return e.call(call, e.cast(x, "int32"), axis=axes, keepdims=keep) > 0  # the largest of nothing is below 0
+        return e.call(call, x, axis=axes, keepdims=keep)
 
     return compute
-
-
-def _is_subtracted(e: Emit, x: Value) -> bool:
-    """Whether all that reads the result subtracts it from the data, as a softmax does: ∞ − ∞ is no number anyway."""
-    node = e.node
-    if node is None or node.proto is None:
-        return False
-    readers, is_result = node.readers(0)
-    if is_result or not readers:
-        return False
-    names = [node.proto.input[0], node.proto.output[0]]
-    return all(reader.op_type == "Sub" and list(reader.input) == names for reader in readers)
 
 
 _Reduce = Callable[[Emit, Value, "list[int] | None", bool], Value]
@@ -104,9 +81,9 @@ _REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any], Any]] = {
     "ReduceL2": (_by_float(lambda e, x, *how: e.sqrt(_sum(e, x * x, *how))), lambda _: 0, relax.op.abs),
     "ReduceLogSum": (_by_float(lambda e, x, *how: e.log(_sum(e, x, *how))), lambda _: -math.inf, relax.op.log),
     "ReduceLogSumExp": (_by_float(_log_sum_exp), lambda _: -math.inf, None),
-    "ReduceMax": (_extreme(True), lambda t: _least(t, False), None),
+    "ReduceMax": (_extreme(relax.op.max), lambda t: _least(t, False), None),
     "ReduceMean": (_mean, lambda _: math.nan, None),
-    "ReduceMin": (_extreme(False), lambda t: _least(t, True), None),
+    "ReduceMin": (_extreme(relax.op.min), lambda t: _least(t, True), None),
     "ReduceProd": (lambda e, x, axes, keep: e.prod(x, axis=axes, keepdims=keep), lambda _: 1, None),
     "ReduceSum": (_sum, lambda _: 0, None),
     "ReduceSumSquare": (lambda e, x, axes, keep: _sum(e, x * x, axes, keep), lambda _: 0, relax.op.square),
