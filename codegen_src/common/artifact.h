@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of saved modules. All have one frame: magic, format version, who wrote it, length,
 // payload, XXH64.
-#ifndef TVM_BYOC_DNNL_COMMON_ARTIFACT_H_
-#define TVM_BYOC_DNNL_COMMON_ARTIFACT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -91,5 +90,3 @@ struct SavedIn {
 SavedIn FindSaved(std::string_view file);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_ARTIFACT_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that are written; and an ELF object file with nothing but data under one symbol, for a
 // linker to put into a library.
-#ifndef TVM_BYOC_DNNL_COMMON_DATA_OBJECT_H_
-#define TVM_BYOC_DNNL_COMMON_DATA_OBJECT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -48,5 +47,3 @@ class OutputFile {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_DATA_OBJECT_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam between what is common (graphs, saved modules, weights, calls) and a library that
 // computes: an engine plans portable graphs, and lies in a shared library of its own.
-#ifndef TVM_BYOC_DNNL_COMMON_ENGINE_H_
-#define TVM_BYOC_DNNL_COMMON_ENGINE_H_
+#pragma once
 
 #include <cstddef>
 #include <limits>
@@ -147,5 +146,3 @@ using EngineHelp = std::string (*)(const std::string& name, const std::string& e
 void SetEngineHelp(EngineHelp help);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_ENGINE_H_

@@ -6,8 +6,7 @@
 // is loaded under a name that leads to the same file and contains what the file is: its path, with
 // an identity written in "/." and "/" in front of the last part. $ORIGIN, debuggers and
 // /proc/self/maps still see the file, nothing is copied, and no descriptor stays open.
-#ifndef TVM_BYOC_DNNL_COMMON_FILE_IDENTITY_H_
-#define TVM_BYOC_DNNL_COMMON_FILE_IDENTITY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -63,5 +62,3 @@ auto LoadByContent(const std::string& path, const Load& load) -> decltype(load(p
 }
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_FILE_IDENTITY_H_

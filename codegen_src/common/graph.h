@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The portable graph (docs/portable_graph.md): parsed, validated, and specialised to static shapes.
-#ifndef TVM_BYOC_DNNL_COMMON_GRAPH_H_
-#define TVM_BYOC_DNNL_COMMON_GRAPH_H_
+// The portable graph (docs/portable_graph.md): shapes and the symbolic dims they may be made of;
+// and graphs, parsed, validated, and specialised to static shapes.
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,47 @@
 #include <variant>
 #include <vector>
 
-#include "common/dims.h"
 #include "common/support/json.h"
 
 namespace tvm_byoc_dnnl {
+
+using Dims = std::vector<int64_t>;
+
+/// A dim that is not known before the symbols are bound. Never part of a specialised shape.
+constexpr int64_t kUnknownDim = -1;
+
+/// No tensor is larger than this, so that offsets never overflow.
+constexpr int64_t kMaxBytes = int64_t{1} << 62;
+
+/// A number, a symbol, or an expression of two dims.
+struct Dim {
+  enum class Op : uint8_t { kConst, kSymbol, kAdd, kSub, kMul, kFloorDiv, kMod, kMax, kMin };
+
+  Op op = Op::kConst;
+  int64_t value = 0;      // the number, or the index of the symbol
+  std::vector<Dim> args;  // two for the expressions
+
+  bool operator==(const Dim& other) const {
+    return op == other.op && value == other.value && args == other.args;
+  }
+};
+
+/// Whether `dim` depends on a symbol.
+bool Mentions(const Dim& dim, int symbol);
+
+/// Sums and products with their operands in one order, so that equal ones compare equal.
+Dim Sorted(Dim dim);
+
+/// The value of `dim`. Throws Error(kInput) on overflow, division by zero and negative results.
+int64_t Evaluate(const Dim& dim, const std::vector<int64_t>& symbols);
+
+Dims Evaluate(const std::vector<Dim>& shape, const std::vector<int64_t>& symbols);
+
+/// The numbers of `shape`, with kUnknownDim for all that is not one.
+Dims KnownDims(const std::vector<Dim>& shape);
+
+/// Number of elements; kUnknownDim if a dim is. Throws Error(kGraph) beyond kMaxBytes.
+int64_t ElementCount(const Dims& shape);
 
 constexpr int kMany = 1 << 20;
 
@@ -108,6 +145,9 @@ struct Node {
 
   /// All tensors that it reads: the inputs, then scales and zero points.
   std::vector<int> Reads() const;
+
+  /// Whether any operand or the result has a scale or a zero point.
+  bool IsScaled() const { return Reads().size() > inputs.size(); }
 };
 
 struct Tensor {
@@ -208,5 +248,3 @@ using AttrField = std::variant<Dims Attrs::*, int64_t Attrs::*, double Attrs::*,
 const AttrField& FieldOf(const std::string& attr);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_GRAPH_H_

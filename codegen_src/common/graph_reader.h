@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What documents have in common whose values are tensors with symbolic dims: portable graphs, and
 // programs that call them.
-#ifndef TVM_BYOC_DNNL_COMMON_GRAPH_READER_H_
-#define TVM_BYOC_DNNL_COMMON_GRAPH_READER_H_
+#pragma once
 
 #include <string>
 #include <unordered_map>
@@ -41,5 +40,3 @@ class GraphReader {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_GRAPH_READER_H_

@@ -25,13 +25,7 @@ Dim NumberOf(int64_t value) {
   return dim;
 }
 
-bool IsUnscaled(const Node& node) {
-  return node.output_scaling.IsNone() &&
-         std::all_of(node.scalings.begin(), node.scalings.end(),
-                     [](const Scaling& scaling) { return scaling.IsNone(); });
-}
-
-bool IsPlain(const Node& node) { return node.post_ops.empty() && IsUnscaled(node); }
+bool IsPlain(const Node& node) { return node.post_ops.empty() && !node.IsScaled(); }
 
 /// Finds the caches of one graph.
 class Finder {
@@ -169,7 +163,7 @@ class Finder {
       case Kind::kExpand:
       case Kind::kReorder:
       case Kind::kReshape:
-        return IsUnscaled(node);
+        return !node.IsScaled();
       case Kind::kPermute:
         return node.attrs.axes.back() == static_cast<int64_t>(node.attrs.axes.size()) - 1;
       default:

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Caches that grow: outputs of a graph that are an input with new rows behind it, which attention
 // reads. Plans for them serve every length up to a capacity.
-#ifndef TVM_BYOC_DNNL_COMMON_GROWTH_H_
-#define TVM_BYOC_DNNL_COMMON_GROWTH_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -41,5 +40,3 @@ std::vector<int64_t> AtCapacity(const Growth& growth, std::vector<int64_t> symbo
                                 int64_t capacity);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_GROWTH_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mapped data: of a shared library of this process, found by its symbol, or of a file; and how to
 // give its pages back.
-#ifndef TVM_BYOC_DNNL_COMMON_MAPPED_H_
-#define TVM_BYOC_DNNL_COMMON_MAPPED_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -52,5 +51,3 @@ std::shared_ptr<const MappedData> MapFile(const std::string& path);
 void DropPages(const void* data, size_t bytes);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_MAPPED_H_

@@ -2,8 +2,7 @@
 // Decisions about tensors and memory that need no library: which is constant, its last use, which
 // may be written straight into the caller's outputs or into the result of a concat, and the place
 // of each buffer in the arena.
-#ifndef TVM_BYOC_DNNL_COMMON_MEMORY_PLAN_H_
-#define TVM_BYOC_DNNL_COMMON_MEMORY_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -71,5 +70,3 @@ Dims DenseStrides(const Dims& shape);
 int64_t PlaceBuffers(const std::vector<std::vector<int>>& steps, std::vector<Buffer>* buffers);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_MEMORY_PLAN_H_

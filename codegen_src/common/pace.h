@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many threads the calls of a plan use in the company that they have, and the cores that the
 // control group of the process grants it.
-#ifndef TVM_BYOC_DNNL_COMMON_PACE_H_
-#define TVM_BYOC_DNNL_COMMON_PACE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -104,5 +103,3 @@ class RunningCall {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_PACE_H_

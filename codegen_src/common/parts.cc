@@ -24,8 +24,7 @@ class Prover {
     return std::all_of(inputs.begin(), inputs.end(), [](const Input& i) { return i.alias < 0; }) &&
            std::any_of(inputs.begin(), inputs.end(),
                        [&](const Input& i) { return i.tensor >= 0 && IsBatch(i.tensor); }) &&
-           std::all_of(graph_.outputs.begin(), graph_.outputs.end(),
-                       [&](int output) { return IsBatch(output); }) &&
+           All(graph_.outputs) &&
            std::all_of(graph_.nodes.begin(), graph_.nodes.end(),
                        [&](const Node& node) { return IsApart(node); });
   }
@@ -40,21 +39,24 @@ class Prover {
     const std::vector<Dim>& shape = Shape(tensor);
     return !shape.empty() && shape[0].op == Dim::Op::kConst && shape[0].value == 1;
   }
+  /// Of the tensors from `first` on.
+  bool All(const std::vector<int>& tensors, size_t first = 0) const {
+    return std::all_of(tensors.begin() + first, tensors.end(), [&](int t) { return IsBatch(t); });
+  }
+  bool None(const std::vector<int>& tensors, size_t first = 0) const {
+    return std::none_of(tensors.begin() + first, tensors.end(), [&](int t) { return IsBatch(t); });
+  }
   bool IsBatchOrRepeated(int tensor) const { return IsBatch(tensor) || IsRepeated(tensor); }
 
   /// Whether the node computes each sample from the same sample of what it reads.
   bool IsApart(const Node& node) const {
     const std::vector<int> reads = node.Reads();
-    if (std::none_of(reads.begin(), reads.end(), [&](int tensor) { return IsBatch(tensor); }) &&
-        !IsBatch(node.output))
-      return true;  // the same for all samples
+    if (None(reads) && !IsBatch(node.output)) return true;  // the same for all samples
     if (!IsBatch(node.output)) return false;
     const auto post_ops = node.inputs.begin() + node.own_inputs;
     if (!std::all_of(post_ops, node.inputs.end(), [&](int t) { return IsBatchOrRepeated(t); }))
       return false;
-    if (std::any_of(reads.begin() + static_cast<int64_t>(node.inputs.size()), reads.end(),
-                    [&](int tensor) { return IsBatch(tensor); }))
-      return false;  // scales and zero points
+    if (!None(reads, node.inputs.size())) return false;  // scales and zero points
     const std::vector<int> own(node.inputs.begin(), post_ops);
     const Attrs& a = node.attrs;
     switch (node.kind) {
@@ -72,17 +74,11 @@ class Prover {
       case Kind::kReorder:
       case Kind::kReshape:
       case Kind::kLookup:
-        return IsBatch(own[0]) &&
-               std::none_of(own.begin() + 1, own.end(), [&](int t) { return IsBatch(t); });
+        return IsBatch(own[0]) && None(own, 1);
       case Kind::kBatchNormalization:  // statistics stand between the sources
-        return IsBatch(own[0]) &&
-               std::none_of(own.begin() + 1, own.begin() + 5, [&](int t) { return IsBatch(t); }) &&
-               std::all_of(own.begin() + 5, own.end(), [&](int t) { return IsBatch(t); });
+        return IsBatch(own[0]) && None({own.begin() + 1, own.begin() + 5}) && All(own, 5);
       case Kind::kMatmul:
-        if (Shape(own[0]).size() == 2) {
-          return IsBatch(own[0]) &&
-                 std::none_of(own.begin() + 1, own.end(), [&](int t) { return IsBatch(t); });
-        }
+        if (Shape(own[0]).size() == 2) return IsBatch(own[0]) && None(own, 1);
         return std::all_of(own.begin(), own.end(), [&](int t) { return IsBatchOrRepeated(t); });
       case Kind::kBinary:
         return std::all_of(own.begin(), own.end(), [&](int t) { return IsBatchOrRepeated(t); });
@@ -92,8 +88,7 @@ class Prover {
       case Kind::kShuffle:
         return IsBatch(own[0]) && a.axis != 0;
       case Kind::kConcat:
-        return a.axis != 0 &&
-               std::all_of(own.begin(), own.end(), [&](int t) { return IsBatch(t); });
+        return a.axis != 0 && All(own);
       case Kind::kPermute:
         return IsBatch(own[0]) && a.axes[0] == 0;
       case Kind::kSlice:
@@ -104,7 +99,7 @@ class Prover {
         return a.axis == 0 ? !IsBatch(own[0]) && IsBatch(own[1])
                            : IsBatch(own[0]) && !IsBatch(own[1]);
       case Kind::kAttention:
-        return std::all_of(own.begin(), own.begin() + 3, [&](int t) { return IsBatch(t); }) &&
+        return All({own.begin(), own.begin() + 3}) &&
                std::all_of(own.begin() + 3, own.end(), [&](int t) { return IsBatchOrRepeated(t); });
       default:
         return false;

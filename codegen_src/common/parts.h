@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches of samples that a graph computes each for itself: the plans of smaller batches compute a
 // larger one in parts.
-#ifndef TVM_BYOC_DNNL_COMMON_PARTS_H_
-#define TVM_BYOC_DNNL_COMMON_PARTS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -45,5 +44,3 @@ class PartsPlan final : public Plan {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_PARTS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One partitioned region at run time: its graph, constants and plans.
-#ifndef TVM_BYOC_DNNL_COMMON_REGION_H_
-#define TVM_BYOC_DNNL_COMMON_REGION_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -142,5 +141,3 @@ class Region {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_REGION_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ways to compute an operation (primitives of oneDNN in several layouts, kernels of ours), and
 // their costs, by which one of them is chosen.
-#ifndef TVM_BYOC_DNNL_DNNL_CANDIDATE_H_
-#define TVM_BYOC_DNNL_DNNL_CANDIDATE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +12,6 @@
 #include "common/graph.h"
 #include "dnnl/machine.h"
 #include "dnnl/op_desc.h"
-#include "dnnl/rates.h"
 #include "kernels/byoc_kernel.h"
 
 namespace tvm_byoc_dnnl {
@@ -81,13 +79,13 @@ std::string CandidateName(const Candidate& candidate);
 /// taken.
 using CostModel = std::function<double(const Candidate&, const Machine&)>;
 
-/// Seconds by the rates of the machine (rates.h), which are fitted to measurements.
+/// Seconds by the rates of the machine (machine.h), which are fitted to measurements.
 double DefaultCost(const Candidate& candidate, const Machine& machine);
 
 /// The part of it that is the changes of layout before the candidate.
 double ReorderCost(const Candidate& candidate, const Machine& machine);
 
-/// The candidates that make the same use of a machine (rates.h).
+/// The candidates that make the same use of a machine (machine.h).
 std::string FamilyOf(const Candidate& candidate, const Machine& machine);
 
 class Lowering;
@@ -127,5 +125,3 @@ KnownTimes MeasureProducts(const Graph& graph, int rounds);
 json::Object CostsOfProducts(const Graph& graph);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_CANDIDATE_H_

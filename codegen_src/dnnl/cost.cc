@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of candidates, and their costs: the family of each, of which rates.h has the costs.
+// The names of candidates, and their costs: the family of each, of which machine.h has the costs.
 #include <dnnl_debug.h>
 
 #include "common/support/error.h"

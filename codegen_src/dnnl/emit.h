@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TVM_BYOC_DNNL_DNNL_EMIT_H_
-#define TVM_BYOC_DNNL_DNNL_EMIT_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -54,5 +53,3 @@ std::string ArgName(int arg);
 bool EmitPrimitiveDesc(const OpDesc& op, EmittedLayouts* layouts, std::string* out);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_EMIT_H_

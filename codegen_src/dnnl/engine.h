@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // oneDNN behind the interface that the common code knows.
-#ifndef TVM_BYOC_DNNL_DNNL_ENGINE_H_
-#define TVM_BYOC_DNNL_DNNL_ENGINE_H_
+#pragma once
 
 #include <memory>
 
@@ -13,5 +12,3 @@ namespace tvm_byoc_dnnl {
 std::unique_ptr<const Engine> NewDnnlEngine();
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_ENGINE_H_

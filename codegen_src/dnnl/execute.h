@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program as a plan of the executor, which emitted source uses as well; and the memory of
 // constants as packed for it, shared by the plans of one region.
-#ifndef TVM_BYOC_DNNL_DNNL_EXECUTE_H_
-#define TVM_BYOC_DNNL_DNNL_EXECUTE_H_
+#pragma once
 
 #include <dnnl.hpp>
 #include <memory>
@@ -109,5 +108,3 @@ json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
 json::Object ProbeGraph(const Graph& graph, const CostModel& cost);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_EXECUTE_H_

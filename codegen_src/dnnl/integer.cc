@@ -232,10 +232,10 @@ Operands OperandsOf(const OpDesc& op, const Lowering& values, const Dims& dst) {
 
 /// Whether tiles of Winograd's algorithm compute it: the sums, four times as large there, must fit.
 bool SuitsTiles(const byoc_integer_params& p) {
-  constexpr int64_t kLeastChannels = 16, kMostChannels = 900;
+  constexpr int64_t kMostChannels = 900;
   return p.of.kernel_height == 3 && p.of.kernel_width == 3 && p.of.stride_y == 1 &&
          p.of.stride_x == 1 && p.of.dilation_y == 1 && p.of.dilation_x == 1 && p.of.groups == 1 &&
-         p.at.weights_zero < 0 && p.of.channels >= kLeastChannels && p.of.channels <= kMostChannels;
+         p.at.weights_zero < 0 && p.of.channels <= kMostChannels;
 }
 
 Work WorkOf(const byoc_integer_params& p) {
@@ -285,13 +285,15 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
                        byoc_taps(&p.of) > static_cast<int64_t>(BYOC_INTEGER_TAPS))) {
     return std::nullopt;
   }
-  if (is_winograd && !SuitsTiles(p)) return std::nullopt;
+  const auto channels = static_cast<double>(p.of.channels);
+  if (is_winograd && !(SuitsTiles(p) && channels >= values.machine().Limit("integer_tiles")))
+    return std::nullopt;
   p.is_winograd = is_winograd;
   p.has_vnni = values.isa().HasExactIntegerProducts();
   p.src_dtype = *KernelDType(values.dtype(frame.args[0].value));
   p.dst_dtype = *KernelDType(values.dtype(dst.value));
   p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)
-                        : byoc_integer_block(&p, values.machine().cache_bytes);
+                        : byoc_integer_block(&p, values.machine().PartOfCache("integer_block"));
   p.of.post_ops = static_cast<int64_t>(frame.post_ops.size());
   g->pack.product = p;
   g->pack.is_signed = values.dtype(frame.args[1].value) == DType::kInt8;

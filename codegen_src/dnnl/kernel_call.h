@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a candidate that calls a kernel of ours: strides and post-ops in the form that
 // kernels take.
-#ifndef TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
-#define TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -125,5 +124,3 @@ byoc_convolution ConvolutionOf(const OpDesc& op, const Dims& src, const Dims& ds
                                const Machine& machine);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_KERNEL_CALL_H_

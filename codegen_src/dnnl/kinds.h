@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of node kinds, each with its lowering to primitives.
-#ifndef TVM_BYOC_DNNL_DNNL_KINDS_H_
-#define TVM_BYOC_DNNL_DNNL_KINDS_H_
+#pragma once
 
 #include <optional>
 #include <vector>
@@ -124,5 +123,3 @@ int Expanded(Lowering* lowering, int value, const Dims& shape);
 void ExpandTo(Lowering* lowering, int from, int to);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_KINDS_H_

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/layout.h"
 
+#include <dnnl_debug.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -16,20 +18,11 @@ using DataType = dnnl::memory::data_type;
 struct Row {
   DType dtype;
   DataType type;
-  const char* text;
 };
-constexpr Row kRows[] = {
-    {DType::kFloat32, DataType::f32, "f32"},    {DType::kFloat16, DataType::f16, "f16"},
-    {DType::kBFloat16, DataType::bf16, "bf16"}, {DType::kInt32, DataType::s32, "s32"},
-    {DType::kInt8, DataType::s8, "s8"},         {DType::kUInt8, DataType::u8, "u8"},
-    {DType::kBool, DataType::u8, "u8"}};  // 0 or 1 in a byte
-
-const char* ShortName(DataType type) {
-  for (const Row& row : kRows) {
-    if (row.type == type) return row.text;
-  }
-  return "?";
-}
+constexpr Row kRows[] = {{DType::kFloat32, DataType::f32},   {DType::kFloat16, DataType::f16},
+                         {DType::kBFloat16, DataType::bf16}, {DType::kInt32, DataType::s32},
+                         {DType::kInt8, DataType::s8},       {DType::kUInt8, DataType::u8},
+                         {DType::kBool, DataType::u8}};  // 0 or 1 in a byte
 
 int64_t ElementSize(const MemoryDesc& md) {
   return static_cast<int64_t>(dnnl::memory::data_type_size(md.get_data_type()));
@@ -170,7 +163,7 @@ Dims AxisOrder(const MemoryDesc& md) {
 }
 
 std::string ToString(const MemoryDesc& md) {
-  std::string text = ShortName(md.get_data_type());
+  std::string text = dnnl_dt2str(static_cast<dnnl_data_type_t>(md.get_data_type()));
   text += ':';
   const Dims dims = md.get_dims();
   if (md.get_format_kind() == dnnl::memory::format_kind::any) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory descriptors: making them, and looking at one as another (views).
-#ifndef TVM_BYOC_DNNL_DNNL_LAYOUT_H_
-#define TVM_BYOC_DNNL_DNNL_LAYOUT_H_
+#pragma once
 
 #include <cstdint>
 #include <dnnl.hpp>
@@ -63,5 +62,3 @@ Dims AxisOrder(const MemoryDesc& md);
 std::string ToString(const MemoryDesc& md);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_LAYOUT_H_

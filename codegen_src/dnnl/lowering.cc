@@ -200,7 +200,7 @@ void Lowering::LowerNode(const Node& node) {
     Allocate(node.output, Dense(values_[node.output].shape, values_[node.output].dtype));
     return;
   }
-  if (IsScaled(node)) return LowerScaled(node);
+  if (node.IsScaled()) return LowerScaled(node);
   const KindRow& row = RowOf(node.kind);
   if (row.rewrite != nullptr && row.rewrite(NodeView(this, node, node.output))) return;
   NoteShuffle(node);

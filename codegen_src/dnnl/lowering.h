@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Static graph -> program: primitive descriptors in order, with the layouts that they chose, the
 // reorders between them, and a place in memory for every value.
-#ifndef TVM_BYOC_DNNL_DNNL_LOWERING_H_
-#define TVM_BYOC_DNNL_DNNL_LOWERING_H_
+#pragma once
 
 #include <deque>
 #include <dnnl.hpp>
@@ -310,14 +309,9 @@ class Lowering {
   Program program_;
 };
 
-/// Whether any operand or the result has a scale or a zero point.
-bool IsScaled(const Node& node);
-
 /// Those of the node's operands and of its result, as attributes. `is_swapped`: the primitive takes
 /// the first two operands in the other order.
 std::vector<ScalingDesc> Scalings(const Node& node, const Lowering& lowering,
                                   bool is_swapped = false);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_LOWERING_H_

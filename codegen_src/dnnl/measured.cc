@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdint>
+#include <array>
+#include <cstring>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -129,14 +131,12 @@ class Zeros {
  public:
   void* Add(const Graph& graph, const Shapes& shapes, int tensor) {
     const int64_t bytes = ElementCount(shapes[tensor]) * SizeOf(graph.tensors[tensor].dtype);
-    memory_.emplace_back(static_cast<size_t>(bytes) + kAlignment);
-    const auto address = reinterpret_cast<uintptr_t>(memory_.back().data());
-    return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+    memory_.emplace_back(static_cast<size_t>(bytes));
+    return std::memset(memory_.back().data(), 0, memory_.back().bytes());
   }
 
  private:
-  static constexpr size_t kAlignment = 64;
-  std::vector<std::vector<char>> memory_;
+  std::list<AlignedBuffer> memory_;
 };
 
 }  // namespace
@@ -171,7 +171,7 @@ json::Object CostsOfProducts(const Graph& graph) {
     json::Object object;
     object.emplace_back("family", name);
     object.emplace_back("dtype", family->dtype);
-    const auto add = [&](const char* field, const std::vector<double>& numbers) {
+    const auto add = [&](const char* field, const std::array<double, kCosts>& numbers) {
       object.emplace_back(field, json::Array(numbers.begin(), numbers.end()));
     };
     add("amounts", machine.rates->Amounts(candidate.work));

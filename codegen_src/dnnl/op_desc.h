@@ -2,8 +2,7 @@
 // A neutral description of a primitive: all that oneDNN needs to create it, as plain data. One
 // function creates the primitive descriptor from it, so that another can print the very same calls
 // as source.
-#ifndef TVM_BYOC_DNNL_DNNL_OP_DESC_H_
-#define TVM_BYOC_DNNL_DNNL_OP_DESC_H_
+#pragma once
 
 #include <dnnl.hpp>
 #include <functional>
@@ -181,5 +180,3 @@ std::string PrintNumber(float value);
 std::string PrintAlgorithm(dnnl::algorithm alg);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_DNNL_OP_DESC_H_

@@ -68,15 +68,11 @@ FIELD(Beta, beta);
 FIELD(K, k);
 FIELD(P, p);
 FIELD(Epsilon, epsilon);
+FIELD(Axis, axis);
 FIELD(GroupSize, group_size);
 FIELD(LocalSize, local_size);
 FIELD(Flags, flags);
 #undef FIELD
-
-struct Axis {
-  static int Value(const Call& call) { return static_cast<int>(call.op.axis); }
-  static std::string Text(PrintedCall* call) { return std::to_string(call->op.axis); }
-};
 
 struct Engine {
   static dnnl_engine_t Value(const Call& call) { return call.engine; }

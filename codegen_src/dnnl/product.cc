@@ -185,7 +185,7 @@ std::vector<Candidate> OfferSplit(const Candidate& primitive, const Lowering& va
   byoc_split_params p{};
   p.of = frame->of;
   p.parts = op.preferred == "bf16x2" ? 2 : 3;
-  byoc_split_plan(&p, values.machine().threads, values.machine().cache_bytes);
+  byoc_split_plan(&p, values.machine().threads, values.machine().PartOfCache("split_copy"));
   KernelCall call = CallOf(
       kSplit, p, *frame, byoc_split_scratch_bytes(&p),
       PackingOf(kSplitPack, DescribeWeights(p, frame->weights), byoc_split_packed_bytes(&p)));

@@ -83,12 +83,6 @@ bool IsOfNormalization(const Node& node, const Lowering& lowering) {
 
 }  // namespace
 
-bool IsScaled(const Node& node) {
-  return !node.output_scaling.IsNone() ||
-         std::any_of(node.scalings.begin(), node.scalings.end(),
-                     [](const Scaling& scaling) { return !scaling.IsNone(); });
-}
-
 std::vector<ScalingDesc> Scalings(const Node& node, const Lowering& lowering, bool is_swapped) {
   std::vector<ScalingDesc> result;
   const int second = node.kind == Kind::kBinary ? DNNL_ARG_SRC_1 : DNNL_ARG_WEIGHTS;

@@ -25,9 +25,32 @@ constexpr Kernel kSplitWinogradPack = {"split_winograd_pack", "split_winograd",
 /// The caches for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
 /// larger than a small second-level one.
 byoc_caches CachesOf(const Machine& machine) {
-  const auto limit = [&](const char* kb) { return static_cast<int64_t>(machine.Limit(kb)) << 10; };
-  return {std::max(machine.cache_bytes, limit("block_kb")),
-          static_cast<int64_t>(machine.rates->ManyWeights()), limit("wait_kb")};
+  const auto limit = [&](const char* name) { return machine.Limit(name); };
+  const auto kilobytes = [&](const char* name) {
+    return static_cast<int64_t>(machine.Limit(name)) << 10;
+  };
+  byoc_caches c{};
+  c.near_bytes = std::max(machine.cache_bytes, kilobytes("block_kb"));
+  const auto part = [&](const char* name) {
+    return static_cast<int64_t>(machine.Limit(name) * static_cast<double>(c.near_bytes));
+  };
+  c.last_bytes = static_cast<int64_t>(machine.rates->ManyWeights());
+  c.wait_bytes = kilobytes("wait_kb");
+  c.large_block = part("block_alone");
+  c.small_block = std::max(part("block_beside"), kilobytes("block_beside_kb"));
+  c.late_block = part("block_late");
+  c.few_weights = part("weights_beside");
+  c.many_weights = part("weights_many");
+  c.stays = part("stays");
+  c.written = part("written");
+  c.moved = limit("moved");
+  c.moved_far = limit("moved_far");
+  c.weights_far = limit("weights_far");
+  c.late = limit("late_points");
+  c.products = limit("amx_products");
+  c.moved_beside = limit("amx_moved");
+  c.nearer = limit("amx_nearer");
+  return c;
 }
 
 Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
@@ -47,7 +70,8 @@ Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
   const double vectors = points * terms / lanes;
   work.vectors += machine.Limit("late_weights") * vectors * lanes * outputs * groups *
                   (w.over_outputs != 0 ? 1 : blocks);
-  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, CachesOf(machine).near_bytes) == 0)
+  const byoc_caches caches = CachesOf(machine);
+  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, &caches) == 0)
     work.vectors += machine.Limit("late_source") * vectors * tiles * outputs /
                     static_cast<double>(byoc_panel(w.of.isa));
   return work;

@@ -26,27 +26,26 @@ BYOC_KERNEL(batch_norm_product, byoc_product_params, byoc_product_threads(p))
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
 /* Some channels of a pixel. The mean is subtracted first: where it is large, the error stays small.
- */
+   `low`: the least result, -infinity without a relu. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(batch_norm)(const float* from, const float* mean, const float* scale,
-                                           const float* beta, const int has_relu, int lanes) {
+                                           const float* beta, BYOC_VEC low, int lanes) {
   const BYOC_VEC x = BYOC_NAME(load_some)(from, lanes) - BYOC_NAME(load_some)(mean, lanes);
   const BYOC_VEC y = x * BYOC_NAME(load_some)(scale, lanes) + BYOC_NAME(load_some)(beta, lanes);
-  return has_relu ? BYOC_NAME(max)(BYOC_NAME(set)(0.f), y) : y;
+  return BYOC_NAME(max)(low, y);
 }
 
 BYOC_INLINE void BYOC_NAME(batch_norm_channels)(const float* from, const float* mean,
-                                                const float* scale, const float* beta,
-                                                const int has_relu, int64_t channels, float* to) {
+                                                const float* scale, const float* beta, BYOC_VEC low,
+                                                int64_t channels, float* to) {
   int64_t k = 0;
   for (; k + BYOC_LANES <= channels; k += BYOC_LANES) {
-    BYOC_NAME(store)(to + k, BYOC_NAME(batch_norm)(from + k, mean + k, scale + k, beta + k,
-                                                   has_relu, BYOC_LANES));
+    BYOC_NAME(store)(
+        to + k, BYOC_NAME(batch_norm)(from + k, mean + k, scale + k, beta + k, low, BYOC_LANES));
   }
   if (k < channels) {
     const int lanes = (int)(channels - k);
     BYOC_NAME(store_some)(
-        to + k, BYOC_NAME(batch_norm)(from + k, mean + k, scale + k, beta + k, has_relu, lanes),
-        lanes);
+        to + k, BYOC_NAME(batch_norm)(from + k, mean + k, scale + k, beta + k, low, lanes), lanes);
   }
 }
 
@@ -68,15 +67,10 @@ BYOC_INLINE void BYOC_NAME(batch_norm_pixel)(const byoc_batch_norm_params* p, in
                                              float* to) {
   const int64_t* channels = (const int64_t*)(p + 1);
   const float *beta = data[p->parts + 1], *mean = data[p->parts + 2];
+  const BYOC_VEC low = BYOC_NAME(set)(p->has_relu ? 0.f : -__builtin_inff());
   for (int64_t part = 0, at = 0; part < p->parts; at += channels[part++]) {
-    const float* from = data[part] + pixel * channels[part];
-    if (p->has_relu) {
-      BYOC_NAME(batch_norm_channels)(from, mean + at, scale + at, beta + at, 1, channels[part],
-                                     to + at);
-    } else {
-      BYOC_NAME(batch_norm_channels)(from, mean + at, scale + at, beta + at, 0, channels[part],
-                                     to + at);
-    }
+    BYOC_NAME(batch_norm_channels)(data[part] + pixel * channels[part], mean + at, scale + at,
+                                   beta + at, low, channels[part], to + at);
   }
 }
 

@@ -83,10 +83,10 @@ static inline int64_t byoc_integer_tiles(const byoc_integer_params* p) {
   return p->of.images * ((p->of.out_height + 1) / 2) * ((p->of.out_width + 1) / 2);
 }
 
-/* Rows of a block that takes no more than half of the second-level cache. */
-static inline int64_t byoc_integer_block(const byoc_integer_params* p, int64_t cache_bytes) {
+/* Rows of a block that takes no more than so many bytes. */
+static inline int64_t byoc_integer_block(const byoc_integer_params* p, int64_t block_bytes) {
   const int64_t bytes = 2 * byoc_integer_depth(p) * (p->is_winograd ? BYOC_INTEGER_POINTS : 1);
-  const int64_t rows = cache_bytes / 2 / bytes / 12 * 12;
+  const int64_t rows = block_bytes / bytes / 12 * 12;
   return byoc_max(12, byoc_min(rows, BYOC_INTEGER_MOST_ROWS));
 }
 

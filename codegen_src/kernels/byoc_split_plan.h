@@ -88,7 +88,8 @@ static inline int64_t byoc_split_distance(int64_t chunks) {
   return (chunks + (chunks % 2 == 0)) * BYOC_TILE_DEPTH;
 }
 
-static inline void byoc_split_plan(byoc_split_params* p, int threads, int64_t cache_bytes) {
+/* `copy_bytes`: of the parts of the source, beside which the near cache has room for weights. */
+static inline void byoc_split_plan(byoc_split_params* p, int threads, int64_t copy_bytes) {
   p->of.threads = threads;
   if (p->of.kernel_width == 1 &&
       p->of.pad_left == 0) { /* pixels that nobody reads are not copied */
@@ -127,7 +128,7 @@ static inline void byoc_split_plan(byoc_split_params* p, int threads, int64_t ca
   p->rows_at_once = byoc_min(all, BYOC_SPLIT_MOST);
   const int divisible = p->of.kernel_height == 1 && p->of.kernel_width == 1 && p->taps == 1 &&
                         p->of.pad_top == 0 && p->of.pad_left == 0;
-  while (byoc_split_copy(p) * p->parts * 2 > cache_bytes * 3 / 4) {
+  while (byoc_split_copy(p) * p->parts * 2 > copy_bytes) {
     if (divisible && p->rows_at_once <= BYOC_SPLIT_FEW && p->slices < p->chunks) {
       ++p->slices;
       p->depth = byoc_split_distance((p->chunks + p->slices - 1) / p->slices);

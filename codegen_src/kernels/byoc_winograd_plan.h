@@ -39,19 +39,29 @@ static inline int64_t byoc_winograd_tiles(const byoc_winograd_params* w) {
          ((w->of.out_width + w->m - 1) / w->m);
 }
 
-/* What a plan knows of the caches of a machine. */
+/* What a plan knows of the caches of a machine: bytes, and what it costs to miss them. */
 typedef struct byoc_caches {
   int64_t near_bytes; /* of the cache of a core that blocks are to stay in */
   int64_t last_bytes; /* more weights, or more of a source, rarely stay in any cache */
   int64_t wait_bytes; /* read while threads wait for what they have transformed together */
+  /* Of V and M of a block: alone in the near cache, or beside weights that do not stay there;
+     beside weights that stay; and where it transforms them. */
+  int64_t large_block, small_block, late_block;
+  int64_t few_weights, many_weights; /* fewer, or more, than stay beside a block */
+  int64_t stays;                     /* of weights or of V, which are only read */
+  int64_t written;                   /* of M, which is written as well */
+  /* Per byte, as many times as a byte of weights from beyond the near cache: V and M, the same
+     where they do not stay in the last cache, weights that do not, and the points of weights that
+     are transformed. */
+  double moved, moved_far, weights_far, late;
+  /* Products of AMX in the time of such a byte, what V and M cost beside it, and how many times as
+     fast weights in the near cache come. */
+  double products, moved_beside, nearer;
 } byoc_caches;
 
 /* Bytes of packed weights that a call may still find in the second-level cache. Others are fetched
    ahead. */
 enum { BYOC_NEAR_WEIGHTS = 1 << 16 };
-
-/* Bytes of V and M that a block beside weights that stay in that cache always has. */
-enum { BYOC_NEAR_TILES = 256 << 10 };
 
 /* Rows of V and M are a little longer than what they hold, so that they do not fall on the same
    lines of the cache. */
@@ -84,8 +94,9 @@ static inline int64_t byoc_winograd_all_source_bytes(const byoc_winograd_params*
   return byoc_winograd_points(w) * 4 * byoc_winograd_tiles(w) *
          byoc_row_floats(byoc_winograd_terms(w));
 }
-static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int64_t cache_bytes) {
-  return byoc_winograd_all_source_bytes(w) <= cache_bytes * 3 / 4;
+static inline int byoc_winograd_source_stays(const byoc_winograd_params* w,
+                                             const byoc_caches* caches) {
+  return byoc_winograd_all_source_bytes(w) <= caches->stays;
 }
 
 /* Divides the work among threads: blocks of tiles whose V and M stay in the second-level cache, or,
@@ -93,7 +104,6 @@ static inline int byoc_winograd_source_stays(const byoc_winograd_params* w, int6
    that the weights are read once. */
 static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads,
                                       const byoc_caches* caches) {
-  const int64_t cache_bytes = caches->near_bytes;
   const int64_t points = byoc_winograd_points(w), terms = byoc_winograd_terms(w);
   const int64_t panel = byoc_panel(w->of.isa);
   const int64_t tiles = byoc_winograd_tiles(w);
@@ -101,16 +111,14 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads,
   const int64_t outputs = byoc_round_up(w->of.outputs, panel);
   const int64_t weights = points * 4 * terms * outputs;
 
-  /* Each block reads all weights, or transforms them. Measured with a second-level cache of 2 MB:
-     where they stay in it beside V and M, blocks of a fifth of it are best, where they are
-     transformed, of a half, and else few blocks are worth more than a V and M that stay; so is one
-     block for each thread. */
+  /* Each block reads all weights, or transforms them. Where weights do not stay beside V and M, few
+     blocks are worth more than a V and M that stay; so is one block for each thread. */
   const int64_t tile_bytes = points * 4 * (byoc_row_floats(terms) + byoc_row_floats(outputs));
-  const int64_t large = cache_bytes * 9 / 8, small = byoc_max(cache_bytes / 5, BYOC_NEAR_TILES);
-  const int alone = tiles * tile_bytes <= threads * large && weights > cache_bytes * 3 / 8;
-  const int64_t room = w->late                                  ? cache_bytes / 2
-                       : alone || weights > cache_bytes * 5 / 8 ? large
-                                                                : small;
+  const int64_t large = caches->large_block;
+  const int alone = tiles * tile_bytes <= threads * large && weights > caches->few_weights;
+  const int64_t room = w->late                                   ? caches->late_block
+                       : alone || weights > caches->many_weights ? large
+                                                                 : caches->small_block;
   const int64_t at_once = byoc_max(byoc_rows(w->of.isa), room / tile_bytes);
   int64_t blocks = byoc_round_up((tiles + at_once - 1) / at_once, threads);
   blocks = byoc_min(blocks, tiles);
@@ -122,22 +130,20 @@ static inline void byoc_winograd_plan(byoc_winograd_params* w, int threads,
   const int64_t of_thread = (own + 3) / 4, group = (own + of_thread - 1) / of_thread * panel;
   const int64_t groups = byoc_min(of_thread * threads, panels);
   w->outputs_at_once = group;
-  /* Bytes that come from beyond the second-level cache. Measured: V and M, which are written as
-     well, cost one and a half times as much per byte as the weights, or four times where they do
-     not stay in the last cache, the weights twice as much where these do not, and to transform
-     weights as much as to read two fifths of their points. */
+  /* Bytes that come from beyond the near cache, as many times as they cost. */
   const int64_t source = byoc_winograd_all_source_bytes(w);
   const int64_t product = points * 4 * tiles * byoc_row_floats(group);
   const int64_t times =
-      byoc_winograd_source_stays(w, cache_bytes) ? threads : 1 + (w->late ? panels : groups);
+      byoc_winograd_source_stays(w, caches) ? threads : 1 + (w->late ? panels : groups);
   const int64_t moved =
-      source * times + (product > cache_bytes / 2 ? 2 * points * 4 * tiles * outputs : 0);
-  const int64_t each = w->late ? weights * 9 / points + weights * 2 / 5 : weights;
-  const int64_t by_tiles = !w->late && weights <= cache_bytes * 3 / 4
-                               ? 0
-                               : each * blocks * (weights > caches->last_bytes ? 2 : 1);
-  const int64_t by_outputs =
-      caches->wait_bytes + each + (source > caches->last_bytes ? 4 * moved : moved * 3 / 2);
+      source * times + (product > caches->written ? 2 * points * 4 * tiles * outputs : 0);
+  const int64_t each =
+      w->late ? weights * 9 / points + (int64_t)(caches->late * (double)weights) : weights;
+  const double read_again = weights > caches->last_bytes ? caches->weights_far : 1;
+  const int64_t by_tiles =
+      !w->late && weights <= caches->stays ? 0 : (int64_t)(read_again * (double)(each * blocks));
+  const double moved_again = source > caches->last_bytes ? caches->moved_far : caches->moved;
+  const int64_t by_outputs = caches->wait_bytes + each + (int64_t)(moved_again * (double)moved);
   w->over_outputs = groups >= threads && by_outputs < by_tiles;
 }
 
@@ -254,10 +260,10 @@ typedef struct byoc_split_winograd_work {
   int64_t moved;    /* bytes of V and M that do not stay in the cache: written, and read */
 } byoc_split_winograd_work;
 
-static inline int64_t byoc_split_winograd_time(const byoc_split_winograd_work* work) {
-  /* Products in the time of a byte, on a Granite Rapids at 3.3 GHz; and what V and M cost. */
-  enum { kPerByte = 48, kMoved = 4 };
-  return work->products / kPerByte + work->weights + kMoved * work->moved;
+static inline int64_t byoc_split_winograd_time(const byoc_split_winograd_work* work,
+                                               const byoc_caches* caches) {
+  return (int64_t)((double)work->products / caches->products) + work->weights +
+         (int64_t)(caches->moved_beside * (double)work->moved);
 }
 
 /* Rows of a block, as many as its products take time: a tile of rows alone takes seven tenths of
@@ -272,8 +278,7 @@ static inline int64_t byoc_split_winograd_slow_rows(int64_t tiles) {
 static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads,
                                             const byoc_caches* caches) {
   const int64_t cache_bytes = caches->near_bytes;
-  /* Weights in the second-level cache come four times as fast as those beyond it. */
-  enum { kBytes = BYOC_POINT_PARTS * 2, kMostPanels = 4, kNearer = 4 };
+  enum { kBytes = BYOC_POINT_PARTS * 2, kMostPanels = 4 };
   const int64_t tiles = byoc_winograd_tiles(w), panels = byoc_split_winograd_panels(w);
   const int64_t weights = (int64_t)byoc_split_winograd_packed_bytes(w);
   int64_t least = -1;
@@ -285,9 +290,10 @@ static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads
     byoc_split_winograd_work work;
     work.products =
         own * byoc_split_winograd_slow_rows(at_once) * (weights / kBytes) * BYOC_POINT_PRODUCTS;
-    work.weights = weights * own / (used + weights <= cache_bytes ? kNearer : 1);
+    const double times = used + weights <= cache_bytes ? caches->nearer : 1;
+    work.weights = (int64_t)((double)(weights * own) / times);
     work.moved = own * byoc_max(used - cache_bytes, 0);
-    const int64_t time = byoc_split_winograd_time(&work);
+    const int64_t time = byoc_split_winograd_time(&work, caches);
     if (least < 0 || time < least) {
       least = time;
       w->tiles_at_once = at_once;
@@ -303,7 +309,8 @@ static inline void byoc_split_winograd_plan(byoc_winograd_params* w, int threads
                   panels * own;
   work.weights = weights / panels * own + source * groups;
   work.moved = source + groups * byoc_max(byoc_split_winograd_group_floats(w) * 4 - cache_bytes, 0);
-  w->over_outputs = panels >= threads && threads > 1 && byoc_split_winograd_time(&work) < least;
+  w->over_outputs =
+      panels >= threads && threads > 1 && byoc_split_winograd_time(&work, caches) < least;
 }
 
 #endif /* BYOC_WINOGRAD_PLAN_H_ */

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions of a vendor's own bytes, run by a library of the vendor's (tvm_byoc_runner.h).
-#ifndef TVM_BYOC_DNNL_NATIVE_BLOB_RUNNER_H_
-#define TVM_BYOC_DNNL_NATIVE_BLOB_RUNNER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -38,5 +37,3 @@ class OpenedBlob {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_NATIVE_BLOB_RUNNER_H_

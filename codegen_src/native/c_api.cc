@@ -131,6 +131,17 @@ std::vector<Dims> InputShapes(const Graph& graph, const tvm_byoc_tensor* inputs,
   return shapes;
 }
 
+/// The sizes of a call with these inputs, and as many outputs.
+std::shared_ptr<const Model::Sizes> SizesFor(tvm_byoc_model* model, const tvm_byoc_tensor* inputs,
+                                             size_t input_count, const tvm_byoc_tensor* outputs,
+                                             size_t output_count, bool data) {
+  Need(model, "model");
+  const Graph& graph = model->model->program().graph;
+  NeedCount("outputs", output_count, graph.outputs.size());
+  Need(outputs, "outputs");
+  return model->model->SizesFor(InputShapes(graph, inputs, input_count, data));
+}
+
 }  // namespace
 }  // namespace tvm_byoc_dnnl
 
@@ -164,12 +175,8 @@ const char* tvm_byoc_describe(const tvm_byoc_model* model) {
 int32_t tvm_byoc_shapes(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, size_t input_count,
                         tvm_byoc_tensor* outputs, size_t output_count) {
   return Guarded([&] {
-    Need(model, "model");
+    const auto sizes = SizesFor(model, inputs, input_count, outputs, output_count, /*data=*/false);
     const Graph& graph = model->model->program().graph;
-    NeedCount("outputs", output_count, graph.outputs.size());
-    Need(outputs, "outputs");
-    const auto sizes =
-        model->model->SizesFor(InputShapes(graph, inputs, input_count, /*data=*/false));
     for (size_t i = 0; i < output_count; ++i) {
       const Dims& shape = sizes->shapes[graph.outputs[i]];
       const auto rank = static_cast<int32_t>(shape.size());
@@ -193,12 +200,8 @@ int32_t tvm_byoc_prepare(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, s
 int32_t tvm_byoc_run(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, size_t input_count,
                      const tvm_byoc_tensor* outputs, size_t output_count) {
   return Guarded([&] {
-    Need(model, "model");
+    const auto sizes = SizesFor(model, inputs, input_count, outputs, output_count, /*data=*/true);
     const Graph& graph = model->model->program().graph;
-    NeedCount("outputs", output_count, graph.outputs.size());
-    Need(outputs, "outputs");
-    const auto sizes =
-        model->model->SizesFor(InputShapes(graph, inputs, input_count, /*data=*/true));
     std::vector<void*> from, to;
     for (size_t i = 0; i < input_count; ++i) from.push_back(inputs[i].data);
     for (size_t i = 0; i < output_count; ++i) {

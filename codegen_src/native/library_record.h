@@ -9,8 +9,7 @@
 // A file whose end is damaged must not pass for somebody else's library, so a symbol says inside of
 // it that it had a record: its name lies near the file's beginning and near its end, and its data
 // among the weights.
-#ifndef TVM_BYOC_DNNL_NATIVE_LIBRARY_RECORD_H_
-#define TVM_BYOC_DNNL_NATIVE_LIBRARY_RECORD_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -44,5 +43,3 @@ void CheckLibrary(std::string_view data, const std::string& path, const std::str
 std::vector<ByteRange> WeightsIn(std::string_view* data, const std::string& path);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_NATIVE_LIBRARY_RECORD_H_

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 #include <new>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,16 +20,6 @@ namespace {
 
 /// Sets of sizes that are kept; to make one takes microseconds.
 constexpr size_t kSizesKept = 64;
-
-class UsualThreads {
- public:
-  explicit UsualThreads(int threads) {
-    if (threads > 0) scope_.emplace(threads);
-  }
-
- private:
-  std::optional<ScopedThreads> scope_;
-};
 
 /// The constant in the mapped file, compared with its checksum; its pages go with its last user.
 ConstantData ConstantIn(const ModelFile& file, const WeightsTable::Entry& entry) {
@@ -64,7 +53,7 @@ int64_t BytesOf(const Graph& graph, const Shapes& shapes, int value) {
 
 Model::Model(const ModelFile& file, int threads)
     : program_(ParseProgram(file.program)), threads_(threads) {
-  const UsualThreads scope(threads_);
+  const ScopedThreads scope(threads_);
   for (const Artifact& artifact : file.regions)
     regions_.push_back(std::make_unique<SavedRegion>(artifact));
   LinkCalls();
@@ -131,7 +120,7 @@ void Model::InitialiseRegions(const ModelFile& file) {
 }
 
 void Model::Prepare(const std::vector<Dims>& inputs) {
-  const UsualThreads scope(threads_);
+  const ScopedThreads scope(threads_);
   const std::shared_ptr<const Sizes> sizes = SizesFor(inputs);
   for (size_t i = 0; i < program_.calls.size(); ++i) {
     if (called_[i] != nullptr) PlanOf(i, *sizes, /*whole=*/true);
@@ -235,7 +224,7 @@ std::shared_ptr<const Plan> Model::PlanOf(size_t call, const Sizes& sizes, bool 
 
 void Model::Run(const Sizes& sizes, const std::vector<void*>& inputs,
                 const std::vector<void*>& outputs) {
-  const UsualThreads scope(threads_);
+  const ScopedThreads scope(threads_);
   Arena arena = TakeArena(sizes.arena);
   std::vector<void*> values;
   for (size_t value = 0; value < sizes.buffers.size(); ++value) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that is calls of regions and arithmetic on few numbers, loaded from the file that
 // export_library wrote and run without TVM.
-#ifndef TVM_BYOC_DNNL_NATIVE_MODEL_H_
-#define TVM_BYOC_DNNL_NATIVE_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <list>
@@ -91,5 +90,3 @@ class Model {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_NATIVE_MODEL_H_

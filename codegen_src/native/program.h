@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model as calls of its regions (docs/portable_graph.md): values are tensors with symbolic dims,
 // as in a portable graph; a call reads some and makes others.
-#ifndef TVM_BYOC_DNNL_NATIVE_PROGRAM_H_
-#define TVM_BYOC_DNNL_NATIVE_PROGRAM_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -38,5 +37,3 @@ struct Program {
 Program ParseProgram(std::string_view json);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_NATIVE_PROGRAM_H_

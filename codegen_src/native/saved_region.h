@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A region out of a saved module, ready to be called: what TVM's door and the C ABI share.
-#ifndef TVM_BYOC_DNNL_NATIVE_SAVED_REGION_H_
-#define TVM_BYOC_DNNL_NATIVE_SAVED_REGION_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -75,5 +74,3 @@ class SavedRegion {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_NATIVE_SAVED_REGION_H_

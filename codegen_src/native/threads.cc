@@ -35,7 +35,7 @@ void SurviveForks() { pthread_atfork(BeforeFork, nullptr, InChild); }
 int MaxThreads() { return omp_get_max_threads(); }
 
 ScopedThreads::ScopedThreads(int threads) : threads_before_(omp_get_max_threads()) {
-  omp_set_num_threads(threads);
+  if (threads > 0) omp_set_num_threads(threads);
 }
 
 ScopedThreads::~ScopedThreads() { omp_set_num_threads(threads_before_); }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The team of threads that the engines compute with.
-#ifndef TVM_BYOC_DNNL_NATIVE_THREADS_H_
-#define TVM_BYOC_DNNL_NATIVE_THREADS_H_
+#pragma once
 
 namespace tvm_byoc_dnnl {
 
@@ -13,7 +12,7 @@ void SurviveForks();
 int MaxThreads();
 
 /// While it lives, the parallel loops that the calling thread starts, those of engines and of TVM,
-/// use so many threads. Other threads are not affected.
+/// use so many threads; 0: as many as before. Other threads are not affected.
 class ScopedThreads {
  public:
   explicit ScopedThreads(int threads);
@@ -26,5 +25,3 @@ class ScopedThreads {
 };
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_NATIVE_THREADS_H_

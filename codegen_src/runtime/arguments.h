@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors as DLPack describes them, and new ones in dense memory; and checks of the arguments of a
 // call: nothing about them is assumed.
-#ifndef TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
-#define TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_
+#pragma once
 
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the header below needs it.
@@ -60,5 +59,3 @@ void* CheckTensor(const DLTensor& tensor, const ArgumentName& name);
 void CheckShape(const DLTensor& tensor, const Dims& expected, const ArgumentName& name);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_RUNTIME_ARGUMENTS_H_

@@ -12,6 +12,7 @@
 
 #include "byoc_plan.h"
 #include "common/growth.h"
+#include "common/memory_plan.h"
 #include "common/support/error.h"
 #include "runtime/arguments.h"
 #include "runtime/threads.h"
@@ -24,6 +25,11 @@ namespace ffi = tvm::ffi;
 constexpr int64_t kParallelBytes = 1 << 20;
 
 thread_local bool uses_caches = false;
+
+Dims StridesOf(const DLTensor& tensor) {
+  return tensor.strides == nullptr ? DenseStrides(ShapeOf(tensor))
+                                   : Dims(tensor.strides, tensor.strides + tensor.ndim);
+}
 
 /// Memory with room for more rows along an axis.
 class CacheBuffer {
@@ -46,11 +52,7 @@ class CacheBuffer {
   int64_t rows() const { return room_[axis_]; }
   bool Holds(const char* at) const { return at >= data_ && at < data_ + bytes_; }
 
-  Dims Strides() const {
-    Dims strides(room_.size(), 1);
-    for (size_t i = room_.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * room_[i];
-    return strides;
-  }
+  Dims Strides() const { return DenseStrides(room_); }
 
   size_t SequenceBytes() const { return bytes_ / filled_.size(); }
 
@@ -61,12 +63,9 @@ class CacheBuffer {
     const auto place = static_cast<size_t>(DataOf(tensor) - data_);
     const auto first = static_cast<int64_t>(place / SequenceBytes());
     if (place % SequenceBytes() != 0) return std::nullopt;
-    const Dims strides = Strides();
-    int64_t dense = 1;
-    for (int i = tensor.ndim - 1; i >= 0; --i) {
-      const int64_t stride = tensor.strides == nullptr ? dense : tensor.strides[i];
-      dense *= tensor.shape[i];
-      if (tensor.shape[i] != 1 && stride != strides[i]) return std::nullopt;
+    const Dims strides = Strides(), own = StridesOf(tensor);
+    for (int i = 0; i < tensor.ndim; ++i) {
+      if (tensor.shape[i] != 1 && own[i] != strides[i]) return std::nullopt;
       const int64_t room = i == 0 ? room_[0] - first : room_[i];
       if (i == axis_ || i == 0 ? tensor.shape[i] > room : tensor.shape[i] != room) {
         return std::nullopt;
@@ -168,13 +167,6 @@ ffi::Tensor ViewOf(Place place, const Dims& shape, DLDataType dtype) {
   return ffi::Tensor::FromNDAllocStrided(
       View{std::move(place)}, ffi::ShapeView(shape.data(), shape.size()),
       ffi::ShapeView(strides.data(), strides.size()), dtype, DLDevice{kDLCPU, 0});
-}
-
-Dims StridesOf(const DLTensor& tensor) {
-  if (tensor.strides != nullptr) return Dims(tensor.strides, tensor.strides + tensor.ndim);
-  Dims strides(tensor.ndim, 1);
-  for (int i = tensor.ndim - 1; i > 0; --i) strides[i - 1] = strides[i] * tensor.shape[i];
-  return strides;
 }
 
 /// Copies a tensor into memory of other strides.

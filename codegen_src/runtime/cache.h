@@ -4,8 +4,7 @@
 // behind those of all views, unless the owner of the buffer gives rows back. Sequences of one
 // tensor may have different lengths: the rows behind the own end of one belong to nobody, and the
 // next rows of the sequence may be written there.
-#ifndef TVM_BYOC_DNNL_RUNTIME_CACHE_H_
-#define TVM_BYOC_DNNL_RUNTIME_CACHE_H_
+#pragma once
 
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the header below needs it.
@@ -14,7 +13,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "common/dims.h"
+#include "common/graph.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -47,5 +46,3 @@ tvm::ffi::Tensor ShowCache(const tvm::ffi::Tensor& cache, int64_t axis, int64_t 
                            const tvm::ffi::Shape& lengths);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_RUNTIME_CACHE_H_

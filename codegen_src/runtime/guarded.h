@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mapping of our errors to tvm-ffi's.
-#ifndef TVM_BYOC_DNNL_RUNTIME_GUARDED_H_
-#define TVM_BYOC_DNNL_RUNTIME_GUARDED_H_
+#pragma once
 
 #include <tvm/ffi/cast.h>
 // cast.h stands first: the header below needs it.
@@ -40,5 +39,3 @@ auto Door(Result (*function)(Args...)) {
 }
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_RUNTIME_GUARDED_H_

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/dims.h"
+#include "common/graph.h"
 #include "common/support/error.h"
 #include "runtime/arguments.h"
 #include "runtime/guarded.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A region as a module of TVM's runtime.
-#ifndef TVM_BYOC_DNNL_RUNTIME_MODULE_H_
-#define TVM_BYOC_DNNL_RUNTIME_MODULE_H_
+#pragma once
 
 #include <tvm/ffi/extra/module.h>
 
@@ -21,5 +20,3 @@ bool MakePlans(bool make);
 std::string WriterName();
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_RUNTIME_MODULE_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One team of threads for the engines and for TVM's own loops.
-#ifndef TVM_BYOC_DNNL_RUNTIME_THREADS_H_
-#define TVM_BYOC_DNNL_RUNTIME_THREADS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -27,5 +26,3 @@ int OnTeam(int64_t threads, Work work) {
 }
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_RUNTIME_THREADS_H_

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/dims.h"
-
 #include <limits>
 
 #include "check.h"
+#include "common/graph.h"
 
 namespace {
 

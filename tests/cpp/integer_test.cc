@@ -91,7 +91,7 @@ void Check(Case c) {
     if (!c.weights_zero) p.at.weights_zero = -1;
     p.is_winograd = c.winograd;
     p.rows = byoc_is_depthwise(&p.of) ? static_cast<int64_t>(BYOC_INTEGER_RUN)
-                                      : byoc_integer_block(&p, 1 << 14);
+                                      : byoc_integer_block(&p, 1 << 13);
     const byoc_integer_pack_params pack = {
         p, c.outputs * c.Taps(), c.Taps(), c.kernel * c.kernel, c.kernel, 1, c.signed_weights};
     Bytes src(c.images * p.of.src.image), weights(c.groups * c.outputs * c.Taps());
@@ -148,7 +148,7 @@ void CheckTransposed(int64_t channels, int64_t columns, int64_t width, int threa
     p.dst_down = width * p.of.dst.pixel;
     p.of.dst.row = kDown * p.dst_down;
     p.across = kAcross;
-    p.rows = byoc_integer_block(&p, 1 << 12);
+    p.rows = byoc_integer_block(&p, 1 << 11);
     constexpr int64_t kArea = kDown * kAcross;
     byoc_integer_pack_params pack{};  // weights [channels, columns, window], as in the models
     pack.product = p;

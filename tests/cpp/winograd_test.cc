@@ -73,11 +73,27 @@ Case For(Case c, const Way& way) {
   return c;
 }
 
+byoc_caches CachesOf(int64_t near) {
+  byoc_caches c{};
+  c.near_bytes = near;
+  c.last_bytes = 16 << 20;
+  c.wait_bytes = 1 << 19;
+  c.large_block = near * 9 / 8;
+  c.small_block = near / 5;
+  c.late_block = c.written = near / 2;
+  c.few_weights = near * 3 / 8;
+  c.many_weights = near * 5 / 8;
+  c.stays = near * 3 / 4;
+  c.moved = c.moved_far = c.weights_far = c.late = 1;
+  c.products = c.moved_beside = c.nearer = 4;
+  return c;
+}
+
 Outcome Run(const Convolution& c, const Way& way, int64_t cache, bool over_outputs) {
   Params<byoc_winograd_params> w(c, way.isa);
   w->m = way.m;
   w->late = way.late;
-  const byoc_caches caches = {cache, 16 << 20, 1 << 19};
+  const byoc_caches caches = CachesOf(cache);
   way.form->plan(&*w, c.threads, &caches);
   w->over_outputs = over_outputs;
   return Convolve(

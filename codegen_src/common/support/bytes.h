@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers and strings as bytes, little-endian whatever the machine.
-#ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_BYTES_H_
-#define TVM_BYOC_DNNL_COMMON_SUPPORT_BYTES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -62,5 +61,3 @@ class ByteReader {
 inline uint64_t Xxh64(std::string_view bytes) { return byoc_checksum(bytes.data(), bytes.size()); }
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_SUPPORT_BYTES_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Independent pieces of work on threads that are none of OpenMP's team.
-#ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_EACH_H_
-#define TVM_BYOC_DNNL_COMMON_SUPPORT_EACH_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -37,5 +36,3 @@ void ForEach(size_t count, const Work& work) {
 }
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_SUPPORT_EACH_H_

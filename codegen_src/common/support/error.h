@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Typed errors. The kind's name is the name of the Python class that the error becomes.
-#ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_ERROR_H_
-#define TVM_BYOC_DNNL_COMMON_SUPPORT_ERROR_H_
+#pragma once
 
 #include <sstream>
 #include <stdexcept>
@@ -71,5 +70,3 @@ std::string Join(const Sequence& items) {
 }
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_SUPPORT_ERROR_H_

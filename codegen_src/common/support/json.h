@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small strict JSON (RFC 8259) reader and writer. The input is never trusted: nesting, size,
 // numbers, escapes and UTF-8 are checked, duplicate keys are refused.
-#ifndef TVM_BYOC_DNNL_COMMON_SUPPORT_JSON_H_
-#define TVM_BYOC_DNNL_COMMON_SUPPORT_JSON_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -99,5 +98,3 @@ const json::Value& Field(const json::Object& object, const char* name, const std
 void AllowOnly(const json::Object& object, const char* names, const std::string& where);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_COMMON_SUPPORT_JSON_H_
