@@ -20,14 +20,12 @@ from ...ir.native_loop import native_call
 from ...ir.relax_utils import make_constant
 from ...ir.tvm_compat import tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, substituted, symbols_of
-from .value import EMITTING, Node, Value
+from .value import EMITTING, MOST, MOST_OPEN, Node, Value, few, known_result
 
 #: what comes of operands that the standard does not allow
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _ALIGNMENT = 64  # bytes
 LARGE = 1 << 12  # elements: smaller arrays are copied
-#: at most this many numbers of open sizes are written into a model
-_MOST = 64
 
 Operand = Any  # a Value, an expression, a number or an array
 
@@ -83,14 +81,17 @@ class Emit:
         if known is None:
             what = str(value) if value.is_sequence else f"a tensor of {value.dtype}"
             raise self.refused(f"reads {'an empty optional' if value.is_empty else what} as a tensor")
-        if known.size > _MOST:
-            raise self.refused(f"computes {known.size} numbers from open sizes; the limit is {_MOST}")
+        if known.size > MOST_OPEN:
+            raise self.refused(f"computes {known.size} numbers from open sizes; the limit is {MOST_OPEN}")
         made = self.bb.emit(relax.op.shape_to_tensor(self.shape(known.reshape(-1).tolist())))
         if known.ndim != 1:
             made = self.bb.emit(relax.op.reshape(made, known.shape))
         return made if value.dtype == "int64" else self.bb.emit(relax.op.astype(made, value.dtype))
 
     def call(self, function: Callable[..., Any], *operands: Operand, **attrs: Any) -> Value:
+        known = known_result(function, operands, attrs)
+        if known is not None:
+            return known
         values = [x for x in operands if isinstance(x, Value)]
         if any(x.dims is None and is_a(getattr(x.expr, "ty", None), relax.TensorType) for x in values):
             raise self.refused("reads a tensor of unknown rank")  # no kernel can
@@ -101,23 +102,15 @@ class Emit:
         return functools.partial(self.call, _function(name))
 
     def elementwise(self, function: Callable[..., Any], *operands: Operand) -> Value:
-        """The result of one call for each element of operands that are broadcast; of constants, what it is."""
-        of_arrays = _OF_ARRAYS.get(function)
-        if of_arrays is not None and all(isinstance(x, Value) and x.is_constant for x in operands):
-            arrays = [x.known for x in operands]
-            if len({a.dtype for a in arrays}) == 1 and arrays[0].dtype.kind in "biufV":
-                return self.const(of_arrays(*arrays))
+        """The result of one call for each element of operands that are broadcast."""
         if any(isinstance(x, (bool, int, float)) for x in operands):
             return self.call(function, *operands)
         return self.call(function, *self.broadcast(*operands))
 
     def where(self, condition: Value, a: Operand, b: Operand) -> Value:
         dtype = next((x.dtype for x in (a, b) if isinstance(x, Value)), None)
-        given = [condition, *(x if isinstance(x, Value) else self.const(x, dtype) for x in (a, b))]
-        if all(x.is_constant for x in given):
-            arrays: list[Any] = [x.known for x in given]
-            return self.const(np.where(*arrays))
-        return self.call(relax.op.where, *self.broadcast(*given))
+        given = (x if isinstance(x, Value) else self.const(x, dtype) for x in (a, b))
+        return self.call(relax.op.where, *self.broadcast(condition, *given))
 
     def onnx(
         self, op: str, *inputs: Operand | None, opset: int = 0, domain: str = "", outputs: int = 1, **attrs: Any
@@ -159,6 +152,9 @@ class Emit:
         """The parts one behind the other; a single part is itself."""
         if len(parts) == 1:
             return parts[0]
+        known = few(*parts)
+        if known is not None and sum(array.size for array in known) <= MOST:
+            return Value(known=np.concatenate(known, axis), dtype=parts[0].dtype)
         return self.value(relax.op.concat([self.tensor(part) for part in parts], axis))
 
     def stack(self, parts: Sequence[Operand], axis: int) -> Value:
@@ -249,6 +245,8 @@ class Emit:
         """A value of another dtype, between dtypes that TVM converts as ONNX does."""
         if isinstance(x, Value) and x.dtype == dtype:
             return x
+        if isinstance(x, Value) and (known := few(x)) is not None and (x.is_constant or dtype in _SIZES):
+            return Value(known=known[0].astype(dtype) if x.is_constant else known[0], dtype=dtype)
         return self.call(relax.op.astype, x, dtype=dtype)
 
     def reshape(self, x: Value, dims: Sequence[Size]) -> Value:
@@ -257,8 +255,14 @@ class Emit:
             return x
         if x.dims is not None:
             count, wanted = product(x.dims), product(dims)
-            if x.is_constant and x.memory is not None and x.memory.size < LARGE and count == wanted:
-                return Value(known=x.known.reshape(dims))  # type: ignore[union-attr]
+            known = few(x)
+            if (
+                known is not None
+                and known[0].size < LARGE
+                and count == wanted
+                and not any(isinstance(d, Dim) for d in dims)
+            ):
+                return Value(known=known[0].reshape(dims), dtype=x.dtype)
             if not equal(count, wanted):
                 if not isinstance(count, Dim) and not isinstance(wanted, Dim):
                     raise self.refused(f"reshapes {count} elements to ({', '.join(map(str, dims))})")
@@ -270,7 +274,7 @@ class Emit:
 
     def cut(self, x: Value, axis: int, start: Size, end: Size) -> Value:
         """The elements of one axis from ``start`` to ``end``, which lie inside of it."""
-        if start == end:
+        if start == end and x.known is None:
             sizes = [0 if a == axis else d for a, d in enumerate(x.dims or ())]
             return self.value(relax.op.zeros(self.shape(sizes), x.stored))
         bounds = [[s if isinstance(s, int) else expr_of(s)] for s in (start, end)]
@@ -288,6 +292,9 @@ class Emit:
             x = self.agree(x, [s if isinstance(d, Dim) else d for d, s in zip(x.dims, own, strict=True)])
             if len(x.sizes) == len(dims) and all(map(_is_same, x.sizes, dims)):
                 return x
+        known = few(x)
+        if known is not None and not any(isinstance(d, Dim) for d in dims) and product(dims) <= MOST:
+            return Value(known=np.broadcast_to(known[0], tuple(dims)), dtype=x.dtype)  # type: ignore[arg-type]
         return self.call(relax.op.broadcast_to, x, self.shape(dims))
 
 
@@ -295,11 +302,8 @@ class Emit:
 NEWEST_USED = 21
 
 
-#: Relax's operator → NumPy's, where they do the same
-_OF_ARRAYS: dict[Any, Any] = {
-    getattr(relax.op, name): getattr(np, name)
-    for name in ("add", "subtract", "multiply", "less", "less_equal", "greater", "greater_equal", "logical_and")
-}
+#: what open sizes may be cast to: they are whole numbers in all
+_SIZES = ("int64", "int32", "float32", "float64")
 
 
 @functools.cache

@@ -40,8 +40,8 @@ from .inputs import (
     relax_shapes,
 )
 from .scope import Plan, Scope, opsets_of
-from .structure import check_structure
-from .value import Value, dense
+from .structure import check_structure, dense
+from .value import Value
 from .walk import Missing, Shared, Walk, built
 
 _Read = TypeVar("_Read")

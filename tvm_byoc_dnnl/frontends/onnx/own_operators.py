@@ -159,7 +159,7 @@ def _of_function(domain: str, name: str, function: onnx.FunctionProto) -> Callab
 def _attributes(function: Any) -> dict[str, Any] | None:
     """The attributes that a definition takes, with their defaults; ``None`` for any."""
     if _is_function(function):
-        from .value import decoded
+        from .structure import decoded
 
         needed = dict.fromkeys(function.attribute, inspect.Parameter.empty)
         return {**needed, **{a.name: decoded(a) for a in function.attribute_proto}}

@@ -13,8 +13,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
-from onnx import defs, helper
+from onnx import defs, helper, numpy_helper
 
 from ...core.errors import MOST_ELEMENTS, MOST_NESTED, MOST_NODES, InputError
 
@@ -300,3 +301,22 @@ def in_order(
                 raise InputError(f"nodes of the ONNX model need each other's results: {', '.join(names[:3])}")
             stack.extend(i for i in reversed(needed) if i not in state)
     return order
+
+
+def dense(tensor: onnx.SparseTensorProto) -> np.ndarray:
+    """All numbers of a sparse tensor: its places are counted through the whole, or have a number for each axis."""
+    values, places = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
+    found = np.zeros(tuple(tensor.dims), values.dtype)
+    found[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, found.shape)] = values
+    return found
+
+
+def decoded(attribute: onnx.AttributeProto) -> Any:
+    if attribute.type == onnx.AttributeProto.TENSOR:
+        return numpy_helper.to_array(attribute.t)
+    if attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
+        return dense(attribute.sparse_tensor)
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, list):
+        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+    return value.decode() if isinstance(value, bytes) else value

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 NEWEST = {"": 28, "ai.onnx.ml": 5, "com.microsoft": 1}
 
 Types = Callable[[Node], list[Type]]
-#: numbers of the results, ``None`` where they are not known; one array stands for one result
-Known = Callable[[Node], Any]
 Converter = Callable[["Emit", Node], Any]
 _C = TypeVar("_C", bound=Callable[..., Any])
 
@@ -33,7 +31,6 @@ class Entry:
     op: str
     since: int
     types: Types | None = None  # of the results; operators that stay whole need them, the others have Relax's own
-    value: Known | None = None
     convert: Converter | None = None  # without it, the definition that the standard gives
     whole: bool = False  # one call until nobody takes it
     sizes: frozenset[int] = frozenset()  # inputs of such an operator that are sizes; only a call may know them
@@ -67,7 +64,6 @@ def operator(
     since: int = 1,
     domain: str = "",
     types: Types | None = None,
-    value: Known | None = None,
     whole: bool = False,
     sizes: frozenset[int] = frozenset(),
 ) -> Callable[[_C], _C]:
@@ -79,7 +75,7 @@ def operator(
 
     def declare(convert: _C) -> _C:
         for op in ops:
-            _add(Entry(domain, op, since, types, value, _bound(convert), whole, sizes))
+            _add(Entry(domain, op, since, types, _bound(convert), whole, sizes))
         return convert
 
     return declare
@@ -106,10 +102,10 @@ def _bound(convert: Callable[..., Any]) -> Converter:
     return converted
 
 
-def definition(*ops: str, since: int = 1, domain: str = "", value: Known | None = None) -> None:
+def definition(*ops: str, since: int = 1, domain: str = "") -> None:
     """Declare operators that are imported as the standard defines them by others."""
     for op in ops:
-        _add(Entry(domain, op, since, value=value))
+        _add(Entry(domain, op, since))
 
 
 def outputs(result: Any) -> list[Any]:

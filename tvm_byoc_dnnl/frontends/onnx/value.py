@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 from tvm import relax
 
 from ...core.errors import InputError, UnsupportedError
@@ -16,7 +17,7 @@ from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
-from .dim import Dim, Size, size_of
+from .dim import Dim, Size, Undecided, at_least, differ, equal, max_of, min_of, size_of
 
 #: the `Emit` of the node that is being converted, to which the operators of values go
 EMITTING: ContextVar[Any] = ContextVar("emitting")
@@ -207,6 +208,163 @@ def listed(*sizes: Size) -> Value:
     return Value(known=numbers(sizes), dtype="int64")
 
 
+# ---- calls of which all operands are known ------------------------------------------------------------------
+
+#: at most this many numbers are computed when a model is imported, and of open sizes as many as a model may have
+MOST, MOST_OPEN = 1 << 14, 64
+
+
+def few(*values: Value | None) -> list[np.ndarray] | None:
+    """The numbers of values that are all known and small, else ``None``."""
+    found = []
+    for value in values:
+        if value is None or value.memory is None or value.memory.size > MOST or value.known is None:
+            return None
+        found.append(value.known)
+    return found
+
+
+def known_result(function: Any, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Value | None:
+    """What a call of Relax gives where all that it reads is known, open sizes included; ``None`` for all others."""
+    moves, computes = _MOVES.get(function), _COMPUTES.get(function)
+    like = next((x for x in operands if isinstance(x, Value)), None)
+    if like is None or (moves is None and computes is None):
+        return None
+    given = [Value(known=np.array(x, like.dtype)) if isinstance(x, (bool, int, float)) else x for x in operands]
+    known = few(*given) if all(isinstance(x, Value) for x in given) else None
+    if known is None:
+        return None
+    with contextlib.suppress(Undecided, TypeError, ArithmeticError):  # it depends on the call, or is no number
+        if moves is not None:
+            return of_sizes(moves(*known, **attrs), like.dtype)
+        if len({x.dtype for x in given[-2:]}) == 1:
+            made = _computed(computes, known)
+            return None if made is None else of_sizes(made, "bool" if function in _TESTS else given[-1].dtype)
+    return None
+
+
+def _computed(compute: Any, known: list[np.ndarray]) -> Any:
+    """An operator of elements; ``None`` for more than are to be computed, and for axes that do not fit."""
+    is_open = any(array.dtype == object for array in known)
+    if is_open or (compute is np.divide and known[0].dtype.kind in "iu"):
+        known, compute = [_integers(array) for array in known], _OF_SIZES.get(compute, compute)
+    try:
+        count = math.prod(np.broadcast_shapes(*(array.shape for array in known)))
+    except ValueError:
+        return None
+    if count > (MOST_OPEN if is_open else MOST) or any(array.dtype.kind not in "biufVO" for array in known):
+        return None
+    return compute(*known)
+
+
+def of_sizes(array: Any, dtype: str) -> Value:
+    """The value of integers and open sizes; of a NumPy dtype if none of them is open."""
+    array = np.asarray(array)
+    keeps = dtype == "object" or (array.dtype == object and any(isinstance(n, Dim) for n in array.flat))
+    return Value(known=array if keeps else array.astype(dtype), dtype=dtype)
+
+
+def _integer(value: Any) -> Any:
+    """A number as an integer, as far as it is one."""
+    if isinstance(value, float) and not value.is_integer():
+        raise TypeError(f"{value} is no size")
+    return int(value) if isinstance(value, (float, bool)) else value
+
+
+def _integers(array: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(_integer, 1, 1)(array))
+
+
+def _div(a: Any, b: Any) -> Any:
+    """ONNX rounds towards zero, as ``//`` does for what is not negative."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if not (at_least(a, 0) and (isinstance(b, Dim) or b > 0)):
+        raise Undecided
+    return a // b
+
+
+def _mod(a: Any, b: Any) -> Any:
+    if not isinstance(b, Dim) and b <= 0 and isinstance(a, Dim):
+        raise Undecided
+    return a % b
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if equal(a, b):
+        return True
+    if differ(a, b):
+        return False
+    raise Undecided
+
+
+def _abs(a: Any) -> Any:
+    return a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)
+
+
+def _taken(x: np.ndarray, indices: np.ndarray, axis: int, mode: str = "raise") -> np.ndarray:
+    if x.size // max(x.shape[axis], 1) * indices.size > MOST:
+        raise Undecided
+    if mode == "raise" and indices.size and indices.min() < 0:  # counted from the first element already
+        raise IndexError(f"there is no element {indices.min()}")
+    return np.take(x, indices, axis, mode=mode)  # type: ignore[call-overload]
+
+
+def _strided(x: np.ndarray, axes: Any, begin: Any, end: Any, strides: Any = None, **_: Any) -> np.ndarray:
+    cut: list[Any] = [slice(None)] * x.ndim
+    for axis, *bounds in zip(axes, begin, end, strides or [1] * len(axes), strict=True):
+        cut[axis] = slice(*bounds)
+    return x[tuple(cut)]
+
+
+def _axes(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, (list, tuple)) else axis
+
+
+def _total(function: Any) -> Callable[..., Any]:
+    """Of integers; those of real numbers are left to ONNX's reference."""
+    return lambda x, axis, keepdims: function(_integers(x), axis=_axes(axis), keepdims=keepdims)
+
+
+_TESTS = {
+    getattr(relax.op, name): getattr(np, name)
+    for name in ("equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not", "logical_or")
+}
+#: Relax's operator → NumPy's of elements
+_COMPUTES: dict[Any, Any] = {
+    **_TESTS,
+    **{
+        getattr(relax.op, name): getattr(np, name)
+        for name in ("abs", "add", "floor_divide", "maximum", "minimum", "multiply", "negative", "subtract", "where")
+    },
+    relax.op.bitwise_and: np.bitwise_and,
+    relax.op.divide: np.divide,
+    relax.op.floor_mod: np.mod,
+    relax.op.logical_xor: np.logical_xor,
+    relax.op.mod: np.fmod,
+}
+#: the same of integers and open sizes, where that is another
+_OF_SIZES: dict[Any, Any] = {
+    np.abs: np.frompyfunc(_abs, 1, 1),
+    np.divide: np.frompyfunc(_div, 2, 1),
+    np.equal: np.frompyfunc(_equal, 2, 1),
+    np.maximum: np.frompyfunc(max_of, 2, 1),
+    np.minimum: np.frompyfunc(min_of, 2, 1),
+    np.mod: np.frompyfunc(_mod, 2, 1),
+}
+#: Relax's operator → NumPy's, whose results have the dtype of the first operand
+_MOVES: dict[Any, Any] = {
+    relax.op.expand_dims: lambda x, axis: np.expand_dims(x, _axes(axis)),
+    relax.op.flip: np.flip,
+    relax.op.permute_dims: np.transpose,
+    relax.op.prod: _total(np.prod),
+    relax.op.squeeze: lambda x, axis: np.squeeze(x, _axes(axis)),
+    relax.op.strided_slice: _strided,
+    relax.op.sum: _total(np.sum),
+    relax.op.take: _taken,
+}
+
+
 class Node:
     """One node, with the values that it reads; ``opset`` is the version that the graph around it imports."""
 
@@ -280,22 +438,3 @@ class Node:
     def wrong(self, reason: str) -> InputError:
         """The error for a node that is not as ONNX defines it."""
         return InputError(f"{self.what} {reason}")
-
-
-def dense(tensor: onnx.SparseTensorProto) -> np.ndarray:
-    """All numbers of a sparse tensor: its places are counted through the whole, or have a number for each axis."""
-    values, places = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
-    found = np.zeros(tuple(tensor.dims), values.dtype)
-    found[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, found.shape)] = values
-    return found
-
-
-def decoded(attribute: onnx.AttributeProto) -> Any:
-    if attribute.type == onnx.AttributeProto.TENSOR:
-        return numpy_helper.to_array(attribute.t)
-    if attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
-        return dense(attribute.sparse_tensor)
-    value = helper.get_attribute_value(attribute)
-    if isinstance(value, list):
-        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
-    return value.decode() if isinstance(value, bytes) else value

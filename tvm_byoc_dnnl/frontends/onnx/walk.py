@@ -18,15 +18,14 @@ from ...ir.relax_utils import NODES_ATTR, bindings_of, shape_dims
 from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
 from ...whole import operator as whole_operator
-from .dim import Dim, Undecided
 from .emit import NEWEST_USED, Emit
 from .operands import check_operands
 from .ops import branches, loops
 from .scope import Again, Boundary, PlainBlocks, Plan, Scope, opsets_of
 from .standard import definition_of, folded, has_definition, take_inputs
-from .structure import DEFAULT_DOMAINS
-from .table import NEWEST, Entry, entries, entry_of, outputs
-from .value import Node, Value, Ways, decoded, dense
+from .structure import DEFAULT_DOMAINS, decoded, dense
+from .table import NEWEST, entries, entry_of, outputs
+from .value import Node, Value, Ways
 from .whole import declare_whole, emit_whole
 
 #: operators with graphs inside
@@ -238,9 +237,6 @@ class Walk:
             return self.body(node, function)
         check_operands(node)
         entry = entry_of(node.domain, node.op, node.opset)
-        known = _known(entry, node)
-        if known is not None:
-            return [None if array is None else _as_value(array, node) for array in known]
         known = folded(node)
         if known is not None:
             return [None if array is None else Value(known=array) for array in known]
@@ -319,31 +315,6 @@ def _resolved(proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
             copy.attribute.add().CopyFrom(found)
             copy.attribute[-1].name = attribute.name
     return copy
-
-
-def _known(entry: Entry | None, node: Node) -> list[np.ndarray | None] | None:
-    """The numbers of a node's results, if all that are wanted are known."""
-    found = None
-    if entry is not None and entry.value is not None:
-        with contextlib.suppress(Undecided, TypeError):  # of open sizes, or of operands that are no sizes
-            found = entry.value(node)
-    if found is None:
-        return None
-    found = found if isinstance(found, list) else [found]
-    if any(array is None for array, wanted in zip(found, node.wanted, strict=False) if wanted):
-        return None
-    return found
-
-
-def _as_value(array: Any, node: Node) -> Value:
-    if isinstance(array, Value):
-        return array
-    if array.dtype == object:
-        like = next((v.dtype for v in node.inputs if v is not None and v.known is not None), "int64")
-        if any(isinstance(n, Dim) for n in array.reshape(-1).tolist()):
-            return Value(known=array, dtype=like)
-        return Value(known=array.astype(np.dtype(like)))
-    return Value(known=array)
 
 
 def _kept_short(node: Node, results: list[Value | None]) -> list[Value | None]:

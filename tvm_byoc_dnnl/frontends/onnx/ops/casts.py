@@ -13,10 +13,6 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
 from .computed import computed
-from .shapes import few
-
-_SIZES = ("int64", "int32", "float32", "float64")  # what open sizes may be cast to: they are whole numbers in all
-_PLAIN = ("bool", "int32", "int64", "float32", "float64")  # that NumPy casts as ONNX does
 
 
 def _target(node: Node) -> str:
@@ -27,19 +23,11 @@ def _target(node: Node) -> str:
     return str(helper.tensor_dtype_to_np_dtype(kind))
 
 
-def _cast_value(node: Node) -> Any:
-    x, dtype = node.needed(0), _target(node)
-    if x.dtype == dtype:
-        return x
-    if x.is_constant:
-        known = few(x) if {x.dtype, dtype} <= set(_PLAIN) else None
-        return known and known[0].astype(dtype)
-    return Value(known=x.known, dtype=dtype) if x.known is not None and dtype in _SIZES else None
-
-
-@operator("Cast", "CastLike", value=_cast_value)
+@operator("Cast", "CastLike")
 def _cast(e: Emit, node: Node, x: Value, *, round_mode: str = "up", saturate: int = 1) -> Any:
     dtype = _target(node)
+    if x.dtype == dtype:
+        return x
     if "object" in (x.dtype, dtype) or not x.dtype:
         raise node.refused(f"casts {x.dtype or 'what has no dtype'} to {dtype}; strings are no numbers here")
     if is_short_float(x.dtype):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
-import operator as python
 from collections.abc import Callable
 from typing import Any
 
@@ -12,97 +10,12 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ....ir.tvm_compat import dtype_of
-from ..dim import Dim, Undecided, at_least, differ, equal, max_of, min_of, product
+from ..dim import product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, numbers
+from ..value import Node, Value
 from .casts import wide_float
 from .computed import written
-from .shapes import MOST, few
-
-#: elements of a vector of open sizes
-_MOST = 64
-
-
-def _known(
-    function: Callable[..., Any], result: str = "", of_arrays: Callable[..., Any] | None = None
-) -> Callable[[Node], Any]:
-    """The results of a function of single numbers, where some of the operands are open sizes.
-
-    ``of_arrays`` is NumPy's function, if it does as ONNX says. All others are left to ONNX's own reference where there
-    is no open size: to import that takes longer than most imports.
-    """
-
-    def value(node: Node) -> Any:
-        known = few(*node.inputs)
-        if known is None:
-            return None
-        if all(array.dtype != object for array in known):
-            plain = of_arrays is not None and len({a.dtype for a in known}) == 1 and known[0].dtype.kind in "bif"
-            return _of_arrays(of_arrays, known) if plain else None
-        operands = np.broadcast_arrays(*known)
-        if operands[0].size > _MOST:
-            return None
-        made = [function(*each) for each in zip(*(o.reshape(-1).tolist() for o in operands), strict=True)]
-        if result == "bool":
-            return np.array(made, bool).reshape(operands[0].shape)
-        return numbers(made, operands[0].shape)
-
-    return value
-
-
-def _of_arrays(function: Any, arrays: list[np.ndarray]) -> np.ndarray | None:
-    try:
-        sizes = np.broadcast_shapes(*(a.shape for a in arrays))
-    except ValueError:
-        return None
-    return np.asarray(function(*arrays)) if math.prod(sizes) <= MOST else None
-
-
-def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    def compute(*operands: Any) -> Any:
-        return function(*map(_number, operands))
-
-    return compute
-
-
-def _number(value: Any) -> Any:
-    """A number as an integer, as far as it is one."""
-    if isinstance(value, float):
-        if not value.is_integer():
-            raise TypeError(f"{value} is no size")
-        return int(value)
-    return int(value) if isinstance(value, bool) else value
-
-
-def _div(a: Any, b: Any) -> Any:
-    """ONNX rounds towards zero, as ``//`` does for what is not negative."""
-    if isinstance(a, int) and isinstance(b, int):
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if not (at_least(a, 0) and (isinstance(b, Dim) or b > 0)):
-        raise Undecided
-    return a // b
-
-
-def _mod(a: Any, b: Any) -> Any:
-    if not isinstance(b, Dim) and b <= 0 and isinstance(a, Dim):
-        raise Undecided
-    return a % b
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if equal(a, b):
-        return True
-    if differ(a, b):
-        return False
-    raise Undecided
-
-
-def _pow(a: Any, b: Any) -> Any:
-    if isinstance(b, Dim) or b < 0:
-        raise Undecided
-    return functools.reduce(python.mul, [a] * b, 1)
 
 
 def _aligned(e: Emit, node: Node) -> list[Value]:
@@ -131,44 +44,36 @@ def _binary(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
     return lambda e, node: e.call(call, *_same_dtype(e, node))
 
 
-def _are_equal(a: Any, b: Any) -> Any:
-    """TVM compares bools as if they were real numbers, which LLVM refuses."""
-    if dtype_of(a.ty) != "bool":
-        return relax.op.equal(a, b)
-    return relax.op.logical_not(relax.op.logical_xor(a, b))
-
-
 # ---- arithmetic -------------------------------------------------------------------------------------------
 
-#: operator, Relax's call, Python's function of two numbers, NumPy's of two arrays, and the result's dtype
-_BINARY: list[tuple[str, Any, Any, Any, str]] = [
-    ("Add", relax.op.add, python.add, np.add, ""),
-    ("Sub", relax.op.subtract, python.sub, np.subtract, ""),
-    ("Mul", relax.op.multiply, python.mul, np.multiply, ""),
-    ("Equal", _are_equal, _equal, np.equal, "bool"),
-    ("Greater", relax.op.greater, python.gt, np.greater, "bool"),
-    ("GreaterOrEqual", relax.op.greater_equal, python.ge, np.greater_equal, "bool"),
-    ("Less", relax.op.less, python.lt, np.less, "bool"),
-    ("LessOrEqual", relax.op.less_equal, python.le, np.less_equal, "bool"),
-    ("And", relax.op.logical_and, python.and_, np.logical_and, "bool"),
-    ("Or", relax.op.logical_or, python.or_, np.logical_or, "bool"),
-    ("Xor", relax.op.logical_xor, python.xor, np.logical_xor, "bool"),
-]
-for _name, _call, _function, _arrays, _dtype in _BINARY:
-    operator(_name, value=_known(_of_numbers(_function), _dtype, _arrays))(_binary(_call))
+_BINARY = {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Div": "divide",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    **{name: f"logical_{name.lower()}" for name in ("And", "Or", "Xor")},
+    **{f"Bitwise{name}": f"bitwise_{name.lower()}" for name in ("And", "Or", "Xor")},
+}
+for _name, _call in _BINARY.items():
+    operator(_name)(_binary(getattr(relax.op, _call)))
 
-for _name in ("and", "or", "xor"):
-    operator(f"Bitwise{_name.title()}", since=18)(_binary(getattr(relax.op, f"bitwise_{_name}")))
+
+@operator("Equal")
+def _are_equal(e: Emit, node: Node) -> Any:
+    """TVM compares bools as if they were real numbers, which LLVM refuses."""
+    a, b = _same_dtype(e, node)
+    return ~(a ^ b) if a.dtype == "bool" else e.equal(a, b)
 
 
 def _is_integer(value: Value) -> bool:
     return value.dtype.startswith(("int", "uint"))
 
 
-operator("Div", value=_known(_of_numbers(_div)))(_binary(relax.op.divide))
-
-
-@operator("Mod", since=10, value=_known(_of_numbers(_mod)))
+@operator("Mod", since=10)
 def _modulo(e: Emit, node: Node, *, fmod: int = 0) -> Any:
     a, b = _same_dtype(e, node)
     if a.dtype == "bfloat16":  # for which TVM has no such function, nor a power
@@ -182,18 +87,16 @@ def _modulo(e: Emit, node: Node, *, fmod: int = 0) -> Any:
     return e.where(((rest < 0) ^ (b < 0)) & ~e.equal(rest, 0), rest + b, rest)
 
 
-operator("Where", since=9, value=_known(lambda condition, a, b: a if condition else b))(
-    lambda e, condition, a, b: e.where(condition, a, b)
-)
+operator("Where", since=9)(lambda e, condition, a, b: e.where(condition, a, b))
 
 
 def _fold(call: Callable[..., Any]) -> Callable[[Emit, Node], Any]:
     return lambda e, node: functools.reduce(functools.partial(e.call, call), _same_dtype(e, node))
 
 
-operator("Max", value=_known(_of_numbers(max_of)))(_fold(relax.op.maximum))
-operator("Min", value=_known(_of_numbers(min_of)))(_fold(relax.op.minimum))
-operator("Sum", value=_known(_of_numbers(lambda *values: sum(values))))(_fold(relax.op.add))
+operator("Max")(_fold(relax.op.maximum))
+operator("Min")(_fold(relax.op.minimum))
+operator("Sum")(_fold(relax.op.add))
 
 
 @operator("Mean")
@@ -221,9 +124,9 @@ for _name in (
     operator(_name)(_unary(_name.lower()))
 operator("Erf")(_of_integers("erf"))
 operator("BitwiseNot")(_unary("bitwise_not"))
-operator("Abs", value=_known(lambda a: a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)))(_unary("abs"))
-operator("Neg", value=_known(python.neg))(_unary("negative"))
-operator("Not", value=_known(python.not_, "bool"))(_unary("logical_not"))
+operator("Abs")(_unary("abs"))
+operator("Neg")(_unary("negative"))
+operator("Not")(_unary("logical_not"))
 operator("Reciprocal")(lambda e, x: 1 / x)
 
 
@@ -249,7 +152,7 @@ def _is_inf(e: Emit, x: Value, *, detect_positive: int = 1, detect_negative: int
     return found & (x > 0 if detect_positive else x < 0)
 
 
-@operator("Pow", value=_known(_of_numbers(_pow)))
+@operator("Pow")
 def _power(e: Emit, node: Node) -> Any:
     """ONNX lets the exponent be of another type, and PyTorch exports ``x ** 2`` so."""
     base, exponent = _aligned(e, node)

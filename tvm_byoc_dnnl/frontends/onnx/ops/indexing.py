@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +12,10 @@ from tvm import relax
 from ..dim import Dim, Size, at_least, expr_of, max_of, min_of
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, Words, listed, whole
+from ..value import MOST, Node, Value, Words, few, listed
 from .computed import asked
 from .moving import from_start
-from .shapes import MOST, axes_of, few, length_of, of_known
+from .shapes import axes_of, length_of
 
 
 def words_of(e: Emit, table: Value) -> Words | None:
@@ -25,19 +25,7 @@ def words_of(e: Emit, table: Value) -> Words | None:
     return Words(tuple(table.known.reshape(-1).tolist()), e.node.what if e.node is not None else "the model")
 
 
-def _gather_value(node: Node) -> Any:
-    known = few(node.needed(0), node.needed(1))
-    if known is None or known[1].dtype == object:
-        return None
-    data, indices = known
-    axis = node.attr("axis", 0)
-    if data.size * max(indices.size, 1) > MOST * MOST:
-        return None
-    found = np.asarray(np.take(data, indices, axis=axis), data.dtype)
-    return found if found.size <= MOST else None
-
-
-@operator("Gather", value=_gather_value)
+@operator("Gather")
 def _gather(e: Emit, data: Value, indices: Value, *, axis: int = 0) -> Any:
     axis %= len(data.sizes)
     if data.rank == 1 and (words := words_of(e, data)) is not None:
@@ -67,19 +55,7 @@ def _slice_bounds(node: Node) -> tuple[list[int], list[Any], list[Any], list[int
     return [a % rank for a in along], starts, ends, by
 
 
-def _sliced(node: Node, known: np.ndarray) -> np.ndarray | None:
-    bounds = _slice_bounds(node)
-    assert bounds is not None
-    if any(isinstance(n, Dim) for side in bounds[1:3] for n in side):
-        return None
-    cut: list[Any] = [slice(None)] * known.ndim
-    for axis, start, end, step in zip(*bounds, strict=True):
-        # Counted from the end, "before the first" is what Python calls None.
-        cut[axis] = slice(start, None if step < 0 and end < -known.shape[axis] else end, step)
-    return known[tuple(cut)].copy()
-
-
-@operator("Slice", value=of_known(_sliced))
+@operator("Slice")
 def _slice(e: Emit, node: Node, x: Value) -> Any:
     bounds, dims = _slice_bounds(node), node.needed(0).sizes
     if bounds is None or not all(_has_sign(bound) for bound in (*bounds[1], *bounds[2])):
@@ -102,7 +78,7 @@ def _slice(e: Emit, node: Node, x: Value) -> Any:
         ends.append(last)
         steps.append(abs(step))
         sizes[axis] = -(-(last - first) // abs(step))
-    if any(isinstance(s, int) and s == 0 for s in sizes):
+    if 0 in sizes and x.known is None:
         return e.value(relax.op.zeros(e.shape(sizes), x.dtype))
     if along:
         cut = _cut(e, x, dims, along, ends)
@@ -171,38 +147,18 @@ def _cut(e: Emit, x: Value, dims: Sequence[Size], along: Sequence[int], ends: Se
 # ---- Range ------------------------------------------------------------------------------------------------
 
 
-def _whole(value: Any) -> Size:
-    """A number of a range as an integer or an open size."""
-    if isinstance(value, float) and not value.is_integer():
-        raise TypeError(f"{value} is no size")
-    return int(value) if isinstance(value, float) else value
-
-
-def _range_value(node: Node) -> Any:
-    known = few(*node.inputs)
-    if known is None or any(array.dtype == object or array.dtype.kind not in "iuf" for array in known):
-        return None
-    start, stop, step = (array.reshape(-1)[0] for array in known)
-    if step == 0 or abs(float(stop) - float(start)) > MOST * abs(float(step)):
-        return None
-    count = max(int(np.ceil((np.float64(stop) - np.float64(start)) / np.float64(step))), 0)
-    return (np.arange(count).astype(start.dtype) * step + start).astype(start.dtype)
-
-
-@operator("Range", since=11, value=_range_value)
+@operator("Range", since=11)
 def _range(e: Emit, node: Node) -> Any:
-    given = [node.needed(i) for i in range(3)]
-    known = few(*given)
-    with contextlib.suppress(TypeError):
-        if known is not None:
-            start, stop, step = (_whole(array.reshape(-1).tolist()[0]) for array in known)
-            count = stop - start
-            if step == 1 and at_least(count, 0):
-                made = e.value(relax.op.arange(0, expr_of(count), 1, "int64"))
-                if start != 0:
-                    made = made + e.tensor(whole(start))
-                return e.cast(made, given[0].dtype)
-    return _range_in_call(e, *(e.reshape(value, []) for value in given))
+    start, stop, step = given = [e.reshape(node.needed(i), []) for i in range(3)]
+    if few(*given) is not None and all(v.is_constant for v in given):
+        first, last, by = (v.known.item() for v in given)  # type: ignore[union-attr]
+        count = max(math.ceil((last - first) / by), 0)
+        if count <= MOST:
+            return e.const((np.arange(count).astype(start.dtype) * step.known + start.known).astype(start.dtype))
+    span = e.cast(stop - start, "int64").known if few(*given) is not None and step.is_constant else None
+    if span is not None and step.known == 1 and at_least(count := span.item(), 0):
+        return e.cast(e.value(relax.op.arange(0, expr_of(count), 1, "int64")) + e.cast(start, "int64"), start.dtype)
+    return _range_in_call(e, start, stop, step)
 
 
 def _range_in_call(e: Emit, start: Value, stop: Value, step: Value) -> Value:

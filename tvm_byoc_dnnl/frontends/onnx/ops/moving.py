@@ -15,7 +15,7 @@ from ..emit import Emit, elem_type
 from ..table import operator
 from ..value import Node, Value, numbers
 from .computed import asked, computed, int64, within
-from .shapes import int_of, ints_of, of_known
+from .shapes import int_of, ints_of
 
 
 def _part_axis(node: Node) -> int:
@@ -35,13 +35,7 @@ def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
     return axis, [*found, size - sum(found)]
 
 
-def _split_known(node: Node, known: np.ndarray) -> list[np.ndarray]:
-    axis, sizes = _part_sizes(node, node.ints(1, "split"))
-    ends = list(itertools.accumulate(int(s) for s in sizes if isinstance(s, int)))
-    return [known.take(range(a, b), axis) for a, b in zip([0, *ends], ends, strict=False)]
-
-
-@operator("Split", value=of_known(_split_known))
+@operator("Split")
 def _split(e: Emit, node: Node, x: Value) -> Any:
     return _parts(e, node, x, *_part_sizes(node, ints_of(e, node, 1, "split")))
 
@@ -53,7 +47,7 @@ def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[
         raise node.wrong(f"has split {sizes}, together {ends[-1]}; expected the {whole} elements of its axis")
     if len(sizes) == 1:
         return [x]
-    if not any(isinstance(s, Dim) or s == 0 for s in (*sizes, whole)):
+    if x.known is None and not any(isinstance(s, Dim) or s == 0 for s in (*sizes, whole)):
         made = e.split(x, indices_or_sections=ends[:-1], axis=axis).expr
         return [e.value(relax.TupleGetItem(made, i)) if w else None for i, w in enumerate(node.wanted)]
     x = e.agree(x, [ends[-1] if a == axis else d for a, d in enumerate(node.needed(0).sizes)])

@@ -12,8 +12,8 @@ from tvm import relax
 from ..dim import product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, numbers, whole
-from .shapes import axes_of, few
+from ..value import Node, Value, whole
+from .shapes import axes_of
 
 
 def _axes(node: Node) -> list[int] | None:
@@ -97,17 +97,7 @@ def _least(dtype: np.dtype, is_highest: bool) -> Any:
     return is_highest if dtype.kind == "b" else math.inf if is_highest else -math.inf
 
 
-def _open_value(node: Node) -> Any:
-    """The sum or the product of a vector of open sizes."""
-    known = few(node.needed(0))
-    if known is None or known[0].dtype != object or known[0].ndim != 1 or node.op not in ("ReduceSum", "ReduceProd"):
-        return None
-    values = known[0].tolist()
-    total = product(values) if node.op == "ReduceProd" else sum(values)
-    return numbers([total], (1,) if node.attr("keepdims", 1) else ())
-
-
-@operator(*_REDUCTIONS, value=_open_value)
+@operator(*_REDUCTIONS)
 def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
     reduction, of_nothing, of_one = _REDUCTIONS[node.op]
     keep = bool(keepdims)

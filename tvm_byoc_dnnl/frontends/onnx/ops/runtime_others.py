@@ -88,16 +88,6 @@ def _complex(e: Emit, node: Node, data: Value) -> Value:
     return e.concat([a * c - b * d, a * d + b * c], -1)
 
 
-def _unique(node: Node) -> Any:
-    x = node.needed(0)
-    if not x.is_constant or x.known is None:
-        return None
-    found, first, counts = np.unique(x.known, return_index=True, return_counts=True)
-    order = np.argsort(first, kind="stable")
-    place = {value: i for i, value in enumerate(found[order].tolist())}
-    return [found[order], np.array([place[v] for v in x.known.tolist()], "int64"), counts[order].astype("int64")]
-
-
 @operator("NGramRepeatBlock", domain=_MS)
 def _without_repeats(e: Emit, ids: Value, scores: Value, *, ngram_size: int) -> Value:
     """-∞ for the words behind which the last ``ngram_size`` words of a text were in it before."""
@@ -124,9 +114,13 @@ def _unfolded(e: Emit, x: Value, *, size: int, dim: int = -1, step: int = 1) -> 
     return e.transpose(e.take(x, places, axis=axis), [a for a in range(rank + 1) if a != axis + 1] + [axis + 1])
 
 
-@operator("Unique", domain=_MS, value=_unique)
-def _unknown_unique(_e: Emit, node: Node) -> Value:
-    raise node.refused("has a result whose size depends on the numbers of a call")
+@operator("Unique", domain=_MS)
+def _unique(e: Emit, node: Node, x: Value) -> Any:
+    if x.known is None or not x.is_constant:
+        raise node.refused("has a result whose size depends on the numbers of a call")
+    found, first, inverse, counts = np.unique(x.known, True, True, True)
+    order = np.argsort(first, kind="stable")
+    return [e.const(v) for v in (found[order], np.argsort(order)[inverse], counts[order])]
 
 
 @operator("CausalConvWithState", domain=_MS, whole=True)

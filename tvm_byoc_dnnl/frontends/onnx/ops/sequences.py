@@ -123,7 +123,7 @@ def _concat(e: Emit, node: Node, x: Value, *, axis: Any = None, new_axis: int = 
     return e.onnx("Concat", *parts, opset=13, axis=axis)
 
 
-operator("Identity", value=lambda node: node.needed(0))(lambda _e, x: x)
+operator("Identity")(lambda _e, x: x)
 
 
 @operator("Optional", since=15)

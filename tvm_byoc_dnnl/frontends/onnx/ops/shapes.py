@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,35 +11,8 @@ from tvm import relax
 from ..dim import Dim, Size, equal, product, quotient, substituted
 from ..emit import Emit, common
 from ..table import operator
-from ..value import EMITTING, Node, Value, listed, numbers, whole
+from ..value import Node, Value, listed, whole
 from .computed import asked
-
-#: at most this many elements are computed when a model is imported
-MOST = 1 << 14
-
-
-def few(*values: Value | None) -> list[np.ndarray] | None:
-    """The numbers of values that are all known and small, else ``None``."""
-    found = []
-    for value in values:
-        if value is None or value.memory is None or value.memory.size > MOST:
-            return None
-        known = value.known
-        assert known is not None
-        found.append(known)
-    return found
-
-
-def of_known(function: Callable[[Node, np.ndarray], Any]) -> Callable[[Node], Any]:
-    """The results of a node that moves the numbers of its first input, where these and all that says how are known."""
-
-    def value(node: Node) -> Any:
-        known = few(node.needed(0))
-        if known is None or any(v is not None and v.known is None for v in node.inputs[1:]):
-            return None
-        return function(node, known[0])
-
-    return value
 
 
 def axes_of(axes: Sequence[int], rank: int, node: Node) -> list[int]:
@@ -79,13 +51,10 @@ def int_of(e: Emit, node: Node, i: int, what: str) -> Size:
     return found if isinstance(found, Dim) else int(found)
 
 
-def _shape_value(node: Node) -> Any:
-    dims = node.needed(0).dims
-    return None if dims is None else numbers(dims[node.attr("start", 0) : node.attr("end", len(dims))])
-
-
-@operator("Shape", value=_shape_value)
-def _shape(e: Emit, x: Value) -> Any:
+@operator("Shape")
+def _shape(e: Emit, x: Value, *, start: int = 0, end: Any = None) -> Any:
+    if x.dims is not None:
+        return listed(*x.dims[start:end])
     shape = e.bb.emit(relax.op.shape_of(e.tensor(x)))
     return e.value(relax.op.shape_to_tensor(shape))
 
@@ -117,11 +86,6 @@ def _target(node: Node) -> list[Size]:
     return sizes
 
 
-def _reshaped(node: Node, known: np.ndarray) -> np.ndarray | None:
-    sizes = _target(node)
-    return known.reshape(sizes) if all(isinstance(s, int) for s in sizes) else None
-
-
 def _in_call(e: Emit, condition: Value, sizes: Sequence[Any], others: Value) -> Value:
     """For each size one of two, by a condition that only a call knows."""
     return e.where(condition, listed(*sizes), others)
@@ -141,7 +105,7 @@ def _reshaped_in_call(e: Emit, node: Node) -> Value:
     return e.reshape(x, asked(e, sizes, [f"size{i}" for i in range(count)]))
 
 
-@operator("Reshape", value=of_known(_reshaped))
+@operator("Reshape")
 def _reshape(e: Emit, node: Node, x: Value, target: Value | None = None) -> Any:
     if target is not None and target.known is None:
         return _reshaped_in_call(e, node)
@@ -169,16 +133,15 @@ def _unsqueezed_axes(node: Node) -> list[int]:
     return found
 
 
-@operator("Unsqueeze", value=of_known(lambda node, x: np.expand_dims(x, tuple(_unsqueezed_axes(node)))))
+@operator("Unsqueeze")
 def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
     return e.expand_dims(x, axis=_unsqueezed_axes(node))
 
 
-def _squeezed_axes(node: Node) -> list[int]:
+def _squeezed_axes(e: Emit, node: Node) -> list[int]:
     axes, dims = node.ints(1, "axes"), node.needed(0).sizes
     if axes is None:
-        emitting = EMITTING.get(None)  # without one, constants alone are computed
-        dims = tuple(substituted(d, emitting.settled) for d in dims) if emitting is not None else dims
+        dims = tuple(substituted(d, e.settled) for d in dims)
         if any(isinstance(d, Dim) for d in dims):
             raise node.refused(
                 f"has no axes, and its input has the shape ({', '.join(map(str, dims))}): the number of dimensions of "
@@ -191,49 +154,30 @@ def _squeezed_axes(node: Node) -> list[int]:
     return found
 
 
-@operator("Squeeze", value=of_known(lambda node, x: np.squeeze(x, tuple(_squeezed_axes(node)))))
+@operator("Squeeze")
 def _squeeze(e: Emit, node: Node, x: Value) -> Any:
-    axes = _squeezed_axes(node)
+    axes = _squeezed_axes(e, node)
     if any(isinstance(d, Dim) for d in x.sizes):
         x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.sizes)])
     return e.squeeze(x, axis=axes) if axes else x
 
 
-def _transpose_axes(node: Node) -> list[int]:
-    rank = len(node.needed(0).sizes)
+@operator("Transpose")
+def _transpose(e: Emit, node: Node, x: Value) -> Any:
+    rank = len(x.sizes)
     axes = node.attr("perm", tuple(reversed(range(rank))))
     if sorted(axes) != list(range(rank)):
         raise node.wrong(f"has the permutation {list(axes)} of a tensor of rank {rank}")
-    return list(axes)
+    return e.transpose(x, axes)
 
 
-@operator("Transpose", value=of_known(lambda node, x: np.transpose(x, _transpose_axes(node))))
-def _transpose(e: Emit, node: Node, x: Value) -> Any:
-    return e.transpose(x, _transpose_axes(node))
-
-
-def _concat_value(node: Node) -> Any:
-    known = few(*node.inputs)
-    if known is None or sum(array.size for array in known) > MOST:
-        return None
-    return np.concatenate(known, axis=node.attr("axis", 1 if node.opset < 4 else None))
-
-
-@operator("Concat", value=_concat_value)
+@operator("Concat")
 def _concat(e: Emit, node: Node, x: Value) -> Any:
     rank = len(x.sizes)
     axis = node.attr("axis", 1 if node.opset < 4 else None) % rank
     given = [node.needed(i) for i in range(len(node.inputs))]
     parts = e.equalised(given, lambda a: a != axis - rank, broadcasts=False)
     return e.concat(parts, axis)
-
-
-def _expanded(node: Node, known: np.ndarray) -> np.ndarray | None:
-    target = tuple(node.ints(1) or ())
-    if any(isinstance(s, Dim) for s in target):
-        return None
-    sizes = np.broadcast_shapes(known.shape, target)
-    return np.broadcast_to(known, sizes) if math.prod(sizes) <= MOST else None
 
 
 def _aligned(a: Sequence[Any], b: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -252,7 +196,7 @@ def _expanded_in_call(e: Emit, node: Node) -> Value:
     return e.expand(x, [*before, *asked(e, given, wanted)])
 
 
-@operator("Expand", since=8, value=of_known(_expanded))
+@operator("Expand", since=8)
 def _expand(e: Emit, node: Node, x: Value) -> Any:
     if node.needed(1).known is None:
         return _expanded_in_call(e, node)
@@ -277,34 +221,24 @@ def _fill(node: Node) -> np.ndarray:
     return np.zeros((), "float32") if value is None else value.reshape(())
 
 
-def _constant_of_shape_value(node: Node) -> Any:
-    value = node.needed(0)
-    sizes = value.known if value.is_constant else None
-    return None if sizes is None else np.broadcast_to(_fill(node), tuple(sizes.reshape(-1).tolist()))
-
-
-@operator("ConstantOfShape", since=9, value=_constant_of_shape_value)
+@operator("ConstantOfShape", since=9)
 def _constant_of_shape(e: Emit, node: Node, given: Value) -> Any:
     fill = _fill(node)
     if given.known is None:
         sizes = asked(e, given, [f"size{i}" for i in range(length_of(node, 0, "the shape"))])
     else:
         sizes = node.ints(0, "the shape") or []
+    if not any(isinstance(s, Dim) for s in sizes):
+        return e.const(np.broadcast_to(fill, sizes))  # type: ignore[arg-type]
     return e.value(relax.op.full(e.shape(sizes), e.tensor(fill), str(fill.dtype)))
 
 
 _DTYPES = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
 
-def _constant_value(node: Node) -> Any:
+@operator("Constant")
+def _constant(e: Emit, node: Node) -> Any:
     (name,) = node.attrs
-    if name in ("value", "sparse_value"):
-        return node.attr(name)
-    if name not in _DTYPES:
+    if name not in ("value", "sparse_value", *_DTYPES):
         raise node.refused(f"has the attribute {name}")
-    return np.array(node.attr(name), _DTYPES[name])
-
-
-@operator("Constant", value=_constant_value)
-def _constant(_e: Emit, node: Node) -> Any:
-    raise node.refused("has no value")
+    return e.const(node.attr(name), _DTYPES.get(name))
