@@ -159,7 +159,7 @@ _INTEGERS = {"int8", "uint8", "int32", "int64", "bool"}
 _REALS = {"float32", "float64"}
 _OF_REALS_ALONE = {"divide", "sqrt", *_REDUCTIONS}
 _OF_INTEGERS_ALONE = {"logical_and", "logical_or", "logical_not"}
-_FEW = 1 << 20
+_FEW = 1 << 16
 _ARRAYS = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"}  # of NumPy
 
 
