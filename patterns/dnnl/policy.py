@@ -29,6 +29,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...vendor import (
     Dim,
     GraphBuilder,
@@ -202,7 +204,7 @@ def keep_infinities(graph: PortableGraph) -> None:
         if result.dtype != "float32" or node.is_scaled or not keeps_nan(graph):
             continue  # the least float32 is -∞ in 16 bits
         if (node.kind == "pooling" and alg == "max") or (node.kind == "reduction" and alg in ("max", "min")):
-            if alg == "max" and _is_bounded(graph, source):
+            if (alg == "max" and _is_bounded(graph, source)) or _is_cut(graph, node.outputs[0], alg):
                 continue
             half = graph.insert("eltwise", [source], graph.tensors[source].shape, "float32", node, **_TIMES, alpha=0.5)
             found = graph.new_tensor("float32", result.shape)
@@ -230,6 +232,26 @@ def _is_bounded(graph: PortableGraph, tensor: int) -> bool:
         return all(_is_bounded(graph, source) for source in node.inputs)
     is_comparison = node.kind == "binary" and alg in ("eq", "ge", "gt", "le", "lt", "ne")
     return is_comparison or (node.kind == "softmax" and alg != "log")
+
+
+def _is_cut(graph: PortableGraph, tensor: int, alg: str) -> bool:
+    """Whether all that reads a maximum or a minimum takes the larger or the smaller one of it and a finite number."""
+    readers = graph.nodes.readers(tensor)
+    if tensor in graph.outputs or not readers:
+        return False
+    for reader in readers:
+        how, other = reader.attrs.get("alg"), reader.inputs[-1]
+        if reader.kind == "eltwise" and alg == "max" and _is_bounded(graph, reader.outputs[0]) and "relu" in str(how):
+            continue
+        if reader.kind != "binary" or other == tensor:
+            return False
+        marks = graph.nodes.producer(other)
+        if how == "sub" and marks is not None and (marks.attrs.get("alg"), marks.attrs.get("alpha")) == ("pow", 0):
+            if not _is_cut(graph, reader.outputs[0], alg):  # the marks of `nan_where` are 0 or NaN
+                return False
+        elif how != alg or (value := graph.value_of(other)) is None or not np.isfinite(value).all():
+            return False
+    return True
 
 
 def _spread_nan(

@@ -97,3 +97,12 @@ def test_a_deviation_is_four_passes():
 
 def test_an_axis_of_one_is_reduced_by_looking_at_it():
     Case(lambda x: op.sigmoid(op.sum(x, [1])), (data(5, 1),)).becomes("eltwise")
+
+
+def test_infinities_are_not_kept_where_a_bound_hides_them():
+    """As of the ranges of DynamicQuantizeLinear: no pass halves the source, which oneDNN's maxima need otherwise."""
+    marks = [("binary", []), ("reduction", ["linear", "pow", "linear", "add", "relu"])]
+    case = Case(lambda x: op.maximum(op.max(x, [1]), relax.const(0.0)), (data(64, 512),)).offloads()
+    case.becomes(("reduction", []), *marks).matches()
+    least = Case(lambda x: op.minimum(op.min(x, [1]), relax.const(np.float32(-np.inf))), (data(64, 512),)).offloads()
+    least.becomes("eltwise", ("reduction", ["linear"]), ("binary", []), ("reduction", marks[1][1][:-1]))
