@@ -377,5 +377,5 @@ def test_every_kind_has_an_example_that_its_pattern_takes(vendor):
         vendor(override=True, **limits)
         for name, pattern in byoc.register_namespace(VENDOR).patterns.items():
             mod = byoc.partition(pattern.example(), VENDOR, policy=byoc.RegionPolicy(), prepare=False, dry_run=True)
-            assert f"{VENDOR}.{name}" in str(mod), name
+            assert f"{VENDOR}.{name}" in mod.script(), name
     assert set(KINDS) == {n.split("_")[1] for n in byoc.register_namespace(VENDOR).patterns}
