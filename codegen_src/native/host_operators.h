@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic between regions: a closed set of operators on few numbers, of which a model has few,
 // computed one after the other.
-#ifndef TVM_BYOC_DNNL_NATIVE_HOST_OPERATORS_H_
-#define TVM_BYOC_DNNL_NATIVE_HOST_OPERATORS_H_
+#pragma once
 
 #include <cstdint>
 #include <string_view>
@@ -51,5 +50,3 @@ bool Fits(const HostOperator& op, const std::vector<Dims>& operands, const Dims&
 void Run(const HostOperator& op, const std::vector<HostTensor>& operands, HostTensor result);
 
 }  // namespace tvm_byoc_dnnl
-
-#endif  // TVM_BYOC_DNNL_NATIVE_HOST_OPERATORS_H_
