@@ -27,7 +27,7 @@ from .graph.graph import (
     evaluate as evaluate,
 )
 from .graph.node_list import Node as Node, NodeList as NodeList, PostOp as PostOp, Scaling as Scaling
-from .graph.cost import trial_sizes as trial_sizes, whole_factor as whole_factor
+from .graph.sizes import trial_sizes as trial_sizes, whole_factor as whole_factor
 from .ir.tvm_compat import (
     buffer_loads as buffer_loads,
     buffer_of as buffer_of,

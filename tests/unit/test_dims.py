@@ -7,7 +7,7 @@ import itertools
 import pytest
 from tvm import tirx
 
-from tvm_byoc_dnnl.graph.cost import whole_factor
+from tvm_byoc_dnnl.graph.sizes import whole_factor
 from tvm_byoc_dnnl.ir.relax_utils import straight_line
 
 HALF = ("//", ("-", "h", 1), 2)
