@@ -13,6 +13,7 @@ from . import (
     norm,  # noqa: F401
     products,  # noqa: F401
     quantize,  # noqa: F401
+    recurrent,  # noqa: F401
     reduce,  # noqa: F401
     resize,  # noqa: F401
     shape,  # noqa: F401

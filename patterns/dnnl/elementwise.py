@@ -34,7 +34,7 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 
 from ...vendor import RELU_OF_NUMBERS, GraphBuilder, Reject, Value, register_lowering, require
 from .common import FLOATS, Match, broadcast_shape, close, floats, number, pattern, require_float, require_shape, times
-from .policy import is_nan, keeps_nan, nan_where
+from .numerics import is_nan, keeps_nan, nan_where
 
 #: Relax op → (oneDNN algorithm, alpha, beta)
 _UNARY: dict[str, tuple[str, float, float]] = {

@@ -21,7 +21,7 @@ from .attention import fuse_attention
 from .bfloat16 import compute_in_bfloat16, note_widened
 from .common import ARITHMETIC
 from .library import fused
-from .policy import exact_means, keep_infinities, keep_nan_of_bounds, keep_nan_of_softmax
+from .numerics import exact_means, keep_infinities, keep_nan_of_bounds, keep_nan_of_softmax
 from .products import merge_matmuls
 from .quantize import write_out
 from .quantized import read_integers, write_integers

@@ -22,7 +22,7 @@ from .common import (
     size_of,
     to_layout,
 )
-from .policy import is_nan, keeps_nan, mean_of_rows, nan_where, once
+from .numerics import is_nan, keeps_nan, mean_of_rows, nan_where, once
 
 #: the least float32; padding of this value never wins a maximum
 _LOWEST = -3.4028234663852886e38

@@ -13,14 +13,8 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tests.unit.importing import node, onnx_model, rand
-from tvm_byoc_dnnl.core.errors import (
-    MOST_ELEMENTS,
-    MOST_PIXELS,
-    InputError,
-    InputIndexError,
-    InputValueError,
-    UnsupportedError,
-)
+from tvm_byoc_dnnl.core.errors import InputError, InputIndexError, InputValueError, UnsupportedError
+from tvm_byoc_dnnl.core.limits import MOST_ELEMENTS, MOST_PIXELS
 
 pytestmark = pytest.mark.native
 op = relax.op

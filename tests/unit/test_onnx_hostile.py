@@ -11,7 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tvm_byoc_dnnl.core.errors import MOST_NESTED, ByocError, InputError, UnsupportedError
+from tvm_byoc_dnnl.core.errors import ByocError, InputError, UnsupportedError
+from tvm_byoc_dnnl.core.limits import MOST_NESTED
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.frontends.onnx.importer import load_onnx
 

@@ -55,15 +55,8 @@ from ..vendors.portable import install_codegen, source_namespaces
 from ..whole import Expand
 from . import PIPELINE
 from .guards import LEGALIZATIONS, CheckSizes
-from .host_code import (
-    ALLOCATION,
-    AnchorHostCode,
-    DropSequenceMarks,
-    GrowCaches,
-    OwnWeights,
-    OwnWeightsUnlessSource,
-    StartReductions,
-)
+from .host_code import AnchorHostCode, DropSequenceMarks, StartReductions
+from .memory import ALLOCATION, GrowCaches, OwnWeights, OwnWeightsUnlessSource
 from .metadata import attach_kernels, attach_metadata, kernel_names
 
 _logger = logging.getLogger("tvm_byoc_dnnl")

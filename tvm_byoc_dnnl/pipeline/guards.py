@@ -25,7 +25,7 @@ import tvm
 from tvm import ir, relax, te, tirx, topi
 from tvm.script.ir_builder import tirx as T
 
-from ..core.errors import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
+from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
 from ..core.tvm_fast import is_a
 from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function, make_constant
 from ..ir.tvm_compat import dtype_of, is_constant

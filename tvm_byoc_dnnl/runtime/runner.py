@@ -30,7 +30,7 @@ from ..core.errors import (
 )
 from ..core.tensor_info import check_symbols
 from ..pipeline.executable import ByocExecutable, load_library
-from ..pipeline.host_code import CACHES_FUNCTION
+from ..pipeline.memory import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
 from .base import BaseRunner, Company, loading, tensor_info

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import MOST_ELEMENTS, MOST_EXTENT
+from ...core.limits import MOST_ELEMENTS, MOST_EXTENT
 from .structure import REDUCED
 from .value import Node
 

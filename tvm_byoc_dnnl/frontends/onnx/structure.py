@@ -17,7 +17,8 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
 
-from ...core.errors import MOST_ELEMENTS, MOST_NESTED, MOST_NODES, InputError
+from ...core.errors import InputError
+from ...core.limits import MOST_ELEMENTS, MOST_NESTED, MOST_NODES
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 #: operators that reduce axes, behind ``Reduce``

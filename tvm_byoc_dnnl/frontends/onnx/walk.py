@@ -11,7 +11,8 @@ import onnx
 from onnx import defs, helper, numpy_helper
 from tvm import relax, tirx
 
-from ...core.errors import MOST_NESTED, UnsupportedError
+from ...core.errors import UnsupportedError
+from ...core.limits import MOST_NESTED
 from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import NODES_ATTR, bindings_of, shape_dims

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ....core.errors import MOST_PIXELS, MOST_SAMPLES
+from ....core.limits import MOST_PIXELS, MOST_SAMPLES
 from ..dim import Size, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
