@@ -15,7 +15,7 @@ from ..core.errors import GraphError
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject
 from ..ir.relax_utils import constant_numpy, free_name, shape_dims, static_shape
-from ..ir.tvm_compat import dtype_of, is_constant, var_name
+from ..ir.tvm_compat import dtype_of, is_constant
 from .graph import Constant, Dim, Input, PortableGraph, Tensor
 from .node_list import Node, PostOp, Scaling
 
@@ -155,10 +155,10 @@ class GraphBuilder:
         if is_a(ty, relax.ShapeType):
             values = ty.values
             if values is None:
-                raise Reject(f"the shape argument {var_name(var)} has unknown values")
+                raise Reject(f"the shape argument {var.name} has unknown values")
             self.graph.inputs.append(Input(shape=tuple(self.dim(d) for d in values)))
             return
-        self._values[var] = self._input(var_name(var) if is_a(var, relax.Var) else "result", ty)
+        self._values[var] = self._input(var.name if is_a(var, relax.Var) else "result", ty)
 
     def _input(self, name: str, ty: Any) -> Any:
         if is_a(ty, relax.TupleType):

@@ -20,7 +20,7 @@ from tvm import relax, tirx
 from ..core.errors import takes
 from ..core.tensor_info import TensorInfo
 from ..core.tvm_fast import ByIdentity, is_a, items
-from .tvm_compat import CONSTANT, analyzer, constant_tensor, dtype_of, is_constant, tensor_constant, var_name
+from .tvm_compat import CONSTANT, analyzer, constant_tensor, dtype_of, is_constant, tensor_constant
 
 #: values with bindings of their own inside
 NESTED = (relax.If, relax.Function, relax.SeqExpr)
@@ -293,7 +293,9 @@ def inputs_of(func: relax.Function) -> list[TensorInfo]:
     """The inputs of a Relax function."""
     names = _names(func, "input_names")
     symbols = _Symbols(func)
-    return [_info(n, p.ty, symbols) for n, p in zip([*names, *map(var_name, func.params[len(names) :])], func.params)]
+    return [
+        _info(n, p.ty, symbols) for n, p in zip([*names, *(p.name for p in func.params[len(names) :])], func.params)
+    ]
 
 
 def outputs_of(func: relax.Function) -> list[TensorInfo]:

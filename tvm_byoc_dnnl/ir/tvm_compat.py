@@ -83,10 +83,6 @@ def dtype_of(ty: Any) -> str:
     return str(dtype.dtype)
 
 
-def var_name(var: Any) -> str:
-    return getattr(var, "name", None) or var.name_hint
-
-
 def quantised(bb: relax.BlockBuilder, data: Any, convert: Callable[[Any], Any]) -> Any:
     """``convert(data)``, a quantize or dequantize, of a tensor that may have no axes."""
     if QUANTISES_NUMBERS or int(data.ty.ndim):

@@ -18,7 +18,6 @@ from ..core.verdict import Crash, Reject, as_reject, calling, describe
 from ..graph.graph import PortableGraph
 from ..ir.order import IN_PLACE, WritersBetween
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
-from ..ir.tvm_compat import var_name
 from ..prepare import FoldTransposed, Prepare
 from ..prepare.compression import compress_weights, round_sources
 from ..vendors.namespace import Namespace, Pattern
@@ -111,7 +110,7 @@ class Matcher:
             if not is_op_call(call) or (name := call.op.name) not in known or is_in_other_layout(ns, call):
                 return None
             trial = self._trials.pop(var, None) or trial_of(ns, call, self._compilation)
-            refusal = self._ask(ns, var_name(var), call, trial)
+            refusal = self._ask(ns, var.name, call, trial)
             if not self._settle(var, {var: call}, ns, name, "annotate", refusal):
                 return None
             return Group([(var, call)], {"Composite": f"{ns.name}.{name}"})
@@ -138,7 +137,7 @@ class Matcher:
         return check
 
     def _refuse(self, context: Any, ns: Namespace, pattern: Pattern, refusal: Reject) -> None:
-        names = tuple(sorted(var_name(var) for var in context.matched_bindings))
+        names = tuple(sorted(var.name for var in context.matched_bindings))
         op = f"{ns.name}.{pattern.name}"
         self.facts.append(Fact(self._function, "", op, ns.name, MATCH, refusal.reason, names))
 
@@ -147,12 +146,12 @@ class Matcher:
     ) -> bool:
         """Whether the match of ``bindings`` is taken, of which ``result`` is the last; notes who else would take it."""
         if refusal is None:
-            calls = {var_name(v): c for v, c in bindings.items() if isinstance(getattr(c, "op", None), tvm.ir.Op)}
+            calls = {v.name: c for v, c in bindings.items() if isinstance(getattr(c, "op", None), tvm.ir.Op)}
             # The candidates before them were asked already, and refused.
             behind = self._compilers[self._compilers.index(ns.name) + 1 :]
             would = [o for o in behind if all(self._ask(namespace(o), n, c) is None for n, c in calls.items())]
-            chosen = self._choice(Match(f"{ns.name}.{name}", var_name(result), calls, [ns.name, *would]))
-            found = [(v, c) for v, c in bindings.items() if var_name(v) in calls]
+            chosen = self._choice(Match(f"{ns.name}.{name}", result.name, calls, [ns.name, *would]))
+            found = [(v, c) for v, c in bindings.items() if v.name in calls]
             if chosen != ns.name:
                 self._note(found, ns, "placement", f"placed with {chosen!r}")
             for other in would:
@@ -171,7 +170,7 @@ class Matcher:
     def _note(self, calls: Iterable[tuple[Any, Any]], ns: Namespace, stage: str, reason: str) -> None:
         for var, call in calls:
             op = str(getattr(call.op, "name", ""))
-            self.facts.append(Fact(self._function, var_name(var), op, ns.name, stage, reason))
+            self.facts.append(Fact(self._function, var.name, op, ns.name, stage, reason))
 
     def skip_to_behind(self, name: str) -> None:
         """Keep the candidates after the pattern called ``name``; for any other name those after its compiler."""
@@ -342,7 +341,7 @@ class _Annotate:
             compilation = compilation_of(mod, compilers)
             with stage("annotate"):
                 ready, mod, found = _matched(mod, functions, compilers, compilation, self._choice)
-            names.update(var_name(var) for func in ready.values() for var, _ in op_calls(func))
+            names.update(var.name for func in ready.values() for var, _ in op_calls(func))
             left = {gv.name_hint: mod[gv] for gv in functions if whole_ops(mod[gv])}
             facts += [*found, *refused_whole(left, compilers, compilation)]
             is_left = is_left or bool(left)
@@ -401,9 +400,9 @@ def places_taken(
     """Which calls a namespace alone would take, see `laid_out`; ``noted`` gets what was asked and refused."""
     searched = [mod.get_global_var(name) for name in functions]
     ready, made, facts = _matched(mod, searched, [ns.name], compilation_of(mod, [ns.name]))
-    left = {gv.name_hint: {var_name(var) for var, _ in op_calls(made[gv.name_hint])} for gv in ready}
+    left = {gv.name_hint: {var.name for var, _ in op_calls(made[gv.name_hint])} for gv in ready}
     places = {
-        gv.name_hint: {i for i, var in enumerate(calls.variables(func)) if var_name(var) not in left[gv.name_hint]}
+        gv.name_hint: {i for i, var in enumerate(calls.variables(func)) if var.name not in left[gv.name_hint]}
         for gv, func in ready.items()
     }
     if noted is not None:

@@ -22,7 +22,7 @@ from ..core.errors import ArtifactError
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..ir.functions import names_of_uses
 from ..ir.relax_utils import NODES_ATTR, codegen_of, composite_of, is_host_function, shape_dims, static_shape
-from ..ir.tvm_compat import is_constant, var_name
+from ..ir.tvm_compat import is_constant
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def _symbols(ty: Any) -> Iterator[str]:
         for part in ty.fields:
             yield from _symbols(part)
     elif is_a(ty, relax.TensorType) and static_shape(ty) is None:
-        yield from (var_name(d) for d in shape_dims(ty) or () if isinstance(d, tirx.Var))
+        yield from (d.name for d in shape_dims(ty) or () if isinstance(d, tirx.Var))
 
 
 def read_flow(mod: tvm.IRModule) -> Flow:
@@ -313,7 +313,7 @@ class _Reader:
             for binding in items(block.bindings):
                 var, value = binding.var, binding.value
                 if not is_a(value, relax.Function):
-                    env[var] = self._value(value, env, place, var_name(var))
+                    env[var] = self._value(value, env, place, var.name)
                 else:
                     env[var] = Leaf(value)
         return self._value(body.body, env, place, "")

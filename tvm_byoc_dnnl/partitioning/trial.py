@@ -21,7 +21,6 @@ from ..core.verdict import Crash, Reject, as_reject, calling, describe
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import op_calls
-from ..ir.tvm_compat import var_name
 from ..vendors.namespace import Namespace, Predicate, told
 from ..vendors.namespaces import check_arguments, compilers, find_namespace, namespace
 from ..whole import is_whole, whole_ops
@@ -175,7 +174,7 @@ def refused_whole(
         for var, call in op_calls(func):
             for ns in map(namespace, compilers if is_whole(call.op.name) else ()):
                 if call.op.name in may_take(ns) and (refusal := ask(ns, call, compilation)) is not None:
-                    name = var_name(var)
+                    name = var.name
                     op = f"{ns.name}.{call.op.name}"
                     yield Fact(function, name, op, ns.name, MATCH, refusal.reason, (name,))
 

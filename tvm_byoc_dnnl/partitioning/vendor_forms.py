@@ -38,7 +38,7 @@ from ..core.errors import NativeLibraryError
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import describe, run_pass
 from ..ir.relax_utils import NESTED, RESHAPES, bindings_in, bindings_of, free_name, is_op_call, op_calls
-from ..ir.tvm_compat import dtype_of, is_constant, make_var, var_name, with_args
+from ..ir.tvm_compat import dtype_of, is_constant, make_var, with_args
 from ..ir.walker import Substitute, rewrite_blocks, rewrite_calls, without_hidden
 from ..prepare.constants import FOLD_TRANSPOSED
 from ..prepare.identities import axes_of
@@ -294,10 +294,10 @@ def _of_pictures(
     for function, func in asked.items():
         found = [(var, call) for var, call in op_calls(func) if call in calls]
         for place, ((var, call), old) in enumerate(zip(found, before[function])):
-            names[function, var_name(var)] = var_name(old)
+            names[function, var.name] = old.name
             assert ns.layouts is not None
             if place not in places.get(function, ()) and call.op.name in _desired(*ns.layouts):
-                pictures.add((function, var_name(old)))
+                pictures.add((function, old.name))
     for fact in facts:
         name, *around = (names.get((fact.function, n), n) for n in (fact.name, *fact.calls))
         if not pictures.isdisjoint((fact.function, n) for n in (name, *around)):

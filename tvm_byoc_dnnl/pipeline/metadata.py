@@ -33,7 +33,6 @@ from ..ir.relax_utils import (
     make_constant,
     outputs_of,
 )
-from ..ir.tvm_compat import var_name
 from ..partitioning.account import account_of
 from ..partitioning.flow import OnnxNodes, ReportData, from_bytes, to_bytes
 from .standalone import PROGRAM_FUNCTION, program_of
@@ -52,7 +51,7 @@ def kernel_names(model: tvm.IRModule, legal: tvm.IRModule, fused: tvm.IRModule, 
     steps: dict[str, list[tuple[str, list[str] | None]]] = {}
     for function in [gv.name_hint for gv, func in model.functions.items() if is_host_function(func)]:
         labels = {
-            b.var: nodes.of(function, var_name(b.var)) or var_name(b.var)
+            b.var: nodes.of(function, b.var.name) or b.var.name
             for b in bindings_in(model[function], local_functions=False)
             if is_op_call(b.value)
         }

@@ -36,7 +36,6 @@ from ..ir.tvm_compat import (
     is_constant,
     make_var,
     tensor_constant,
-    var_name,
     with_args,
 )
 from ..ir.walker import Substitute
@@ -249,7 +248,7 @@ class Scope:
 
     def misses(self, function: str) -> list[Fact]:
         left = {var: note for var, note in self._misses.items() if var in self._value and var not in self._dead}
-        return [Fact(function, var_name(var), f"prepare.{form}", "", FORM, why) for var, (form, why) in left.items()]
+        return [Fact(function, var.name, f"prepare.{form}", "", FORM, why) for var, (form, why) in left.items()]
 
     @staticmethod
     def with_args(call: Any, *args: Any) -> Any:
@@ -383,8 +382,8 @@ class Scope:
         return new, any(a is not b for a, b in zip(old, new, strict=True))
 
     def _fresh(self, ty: Any, like: Any = None) -> Any:
-        part = "lv" if self._rewritten is None else f"{var_name(self._rewritten)}_part"
-        name = part if like is None else var_name(like)
+        part = "lv" if self._rewritten is None else f"{self._rewritten.name}_part"
+        name = part if like is None else like.name
         local = self._dataflow and (like is None or is_a(like, relax.DataflowVar))
         return make_var(name, ty, is_dataflow=local)
 

@@ -17,7 +17,7 @@ from tvm import relax, te, tirx
 from ..core.errors import InputError
 from ..core.verdict import calling, expect
 from ..ir.relax_utils import constant_numpy
-from ..ir.tvm_compat import analyzer, constant_tensor, dtype_of, is_constant, substitute, var_name
+from ..ir.tvm_compat import analyzer, constant_tensor, dtype_of, is_constant, substitute
 from .computes import (
     FLOATS_ONLY,
     REFUSED,
@@ -110,7 +110,7 @@ class _Translator:
     def run(self, func: relax.Function) -> TEGraph:
         func = relax.utils.copy_with_new_vars(func)
         for symbol in symbols_of(func.params):
-            self.symbols[symbol] = tirx.Var(var_name(symbol), symbol.ty)
+            self.symbols[symbol] = tirx.Var(symbol.name, symbol.ty)
         self.free = set(self.symbols.values())
         inputs: list[Any] = []
         signature = [self.parameter(param, inputs) for param in func.params]
@@ -143,7 +143,7 @@ class _Translator:
             self.values[param] = self.symbols[param]
             inputs.append(self.symbols[param])
             return self.symbols[param]
-        value, ty = self.placeholder(var_name(param), param.ty, inputs)
+        value, ty = self.placeholder(param.name, param.ty, inputs)
         self.values[param] = value
         return ty
 
@@ -299,7 +299,7 @@ class _Translator:
             if expr not in self.tensors and expr not in self.values:
                 emitted = self.builder.lookup_binding(expr)
                 if emitted is None:
-                    raise refuse(f"variable {var_name(expr)}", "it is not bound inside the function")
+                    raise refuse(f"variable {expr.name}", "it is not bound inside the function")
                 self.values[expr] = self.expr(emitted)
             return self.values.get(expr, expr)
         if isinstance(expr, relax.ShapeExpr):

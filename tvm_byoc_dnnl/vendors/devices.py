@@ -27,7 +27,7 @@ from ..core.errors import VendorError
 from ..core.verdict import calling
 from ..ir.order import IN_PLACE
 from ..ir.relax_utils import is_op_call
-from ..ir.tvm_compat import dtype_of, make_string, make_var, var_name
+from ..ir.tvm_compat import dtype_of, make_string, make_var
 
 #: what follows a region's name in the names of its functions: itself, and the copies to its device and back
 COPY_IN, COPY_OUT = ".copy_in", ".copy_out"
@@ -239,11 +239,11 @@ class _Block:
             inputs = [self._copy_in(a, symbol) if isinstance(a.ty, relax.TensorType) else a for a in value.args]
             arguments = [a.var if isinstance(a, _Value) else a for a in inputs]
             sources = [source for a in inputs if isinstance(a, _Value) for source in a.sources]
-            made = self._bind(var_name(var), _call(symbol, arguments, _on_device(value.ty)))
+            made = self._bind(var.name, _call(symbol, arguments, _on_device(value.ty)))
             self._values[var] = _Value(made, symbol, tuple(dict.fromkeys(sources)))
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self._owed:
             whole = self._values[value.tuple_value]
-            item = self._bind(var_name(var), relax.TupleGetItem(whole.var, value.index))
+            item = self._bind(var.name, relax.TupleGetItem(whole.var, value.index))
             self._values[var] = whole._replace(var=item)
         elif isinstance(value, relax.Var) and value in self._owed:
             self._values[var] = self._values[value]

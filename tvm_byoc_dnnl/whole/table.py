@@ -47,7 +47,7 @@ from ..ir.relax_utils import (
     shape_dims,
     static_shape,
 )
-from ..ir.tvm_compat import dtype_of, is_constant, var_name, with_args
+from ..ir.tvm_compat import dtype_of, is_constant, with_args
 from ..ir.walker import Replace, rewrite_calls_in
 
 PRESENT, WANTED = "present", "wanted"
@@ -284,7 +284,7 @@ def _expander(func: relax.Function, ops: Iterable[str]) -> Replace:
     def replace(bb: relax.BlockBuilder, call: Any, var: Any) -> Any:
         if not is_op_call(call) or call.op.name not in ops:
             return None
-        name = var_name(var)
+        name = var.name
         node = str(nodes.get(name, name))
         return expanded(_Builder(bb, name, known.get(var, {})), bb.normalize(call), node)
 

@@ -22,7 +22,7 @@ from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedE
 from ...core.tensor_info import STORED
 from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.relax_utils import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR, shape_dims
-from ...ir.tvm_compat import substitute, var_name
+from ...ir.tvm_compat import substitute
 from ...ir.walker import Substitute
 from ..gguf.decoder import read_decoder
 from ..gguf.file import SUFFIX as GGUF
@@ -309,7 +309,7 @@ def unify_dims(func: relax.Function) -> relax.Function:
     params, checks = [], []
     for given, bound in zip(func.params, inner.params, strict=True):
         if any(symbol in found for dim in _dims(given.ty) for symbol in _symbols(dim)):
-            params.append(relax.Var(var_name(given), given.ty))
+            params.append(relax.Var(given.name, given.ty))
             checks.append(relax.MatchCast(bound, params[-1], bound.ty))
         else:
             params.append(bound)

@@ -11,7 +11,6 @@ import onnx
 from tvm import relax, tirx
 
 from ...core.tensor_info import STORED
-from ...ir.tvm_compat import var_name
 from .dim import Dim, Size, expr_of, size_of, substituted, symbols_of
 from .structure import DEFAULT_DOMAINS, captured, in_order
 from .value import Value
@@ -58,13 +57,13 @@ class Boundary:
             array[:] = flat
             return Value(known=array.reshape(value.known.shape), dtype=value.dtype)
         if value.item is not None:
-            param = relax.Var(f"{var_name(value.expr)}_in", value.expr.ty)
+            param = relax.Var(f"{value.expr.name}_in", value.expr.ty)
             self.params.append(param)
             return Value(param, item=value.item)
         shape = None if value.dims is None else [expr_of(self.inside(d)) for d in value.dims]
         dtype = STORED.get(value.dtype, value.dtype) or None
         ty = relax.TensorType(shape, dtype) if shape is not None else relax.TensorType(dtype=dtype)
-        param = relax.Var(f"{var_name(value.expr)}_in", ty)
+        param = relax.Var(f"{value.expr.name}_in", ty)
         self.params.append(param)
         return Value(param, dtype=value.dtype)
 

@@ -16,7 +16,6 @@ from ...core.limits import MOST_NESTED
 from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import NODES_ATTR, bindings_of, shape_dims
-from ...ir.tvm_compat import var_name
 from ...vendors.namespaces import compilers
 from ...whole import operator as whole_operator
 from .emit import NEWEST_USED, Emit
@@ -89,9 +88,9 @@ def _nodes_by_variable(func: relax.Function, node_of: Mapping[str, str]) -> dict
     found: dict[str, str] = {}
     waiting: list[str] = []
     for var, value in bindings_of(func):
-        name = var_name(var)
-        if is_a(value, relax.Var) and var_name(value) in found:
-            found[name] = found[var_name(value)]
+        name = var.name
+        if is_a(value, relax.Var) and value.name in found:
+            found[name] = found[value.name]
             continue
         waiting.append(name)
         if name in node_of:
@@ -216,7 +215,7 @@ class Walk:
             results = [v and self.emit.named(v) for v in self._results(node, scope)]
         for value in results:
             if value is not None and is_a(value.expr, relax.Var):
-                self.node_of.setdefault(var_name(value.expr), node.name)
+                self.node_of.setdefault(value.expr.name, node.name)
         return results
 
     def _results(self, node: Node, scope: Scope) -> list[Value | None]:

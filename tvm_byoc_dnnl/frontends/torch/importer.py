@@ -23,7 +23,7 @@ from tvm import relax, tirx
 
 from ...core.errors import UnsupportedError, first_line
 from ...ir.relax_utils import DIMS_ATTR, shape_dims, straight_line
-from ...ir.tvm_compat import analyzer, dtype_of, substitute, var_name
+from ...ir.tvm_compat import analyzer, dtype_of, substitute
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
 from .recurrent import decompositions
@@ -48,7 +48,7 @@ def solve_dims(func: relax.Function) -> relax.Function:
             if solution is None:
                 continue
             start, step = solution
-            whole = tirx.Var(f"{var_name(param)}_dim{axis}", "int64")
+            whole = tirx.Var(f"{param.name}_dim{axis}", "int64")
             names[whole.name] = re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dim))
             value = relax.ShapeExpr([analyzer().simplify(tirx.floordiv(whole - start, step))])
             type_of_value = relax.ShapeType([unknown[0]])
@@ -58,7 +58,7 @@ def solve_dims(func: relax.Function) -> relax.Function:
         if all(new is old for new, old in zip(dims, _dims(param), strict=True)):
             params.append(param)
             continue
-        params.append(relax.Var(var_name(param), relax.TensorType(relax.ShapeExpr(dims), param.ty.dtype)))
+        params.append(relax.Var(param.name, relax.TensorType(relax.ShapeExpr(dims), param.ty.dtype)))
         bindings.append(relax.MatchCast(param, params[-1], param.ty))
     if not names:
         return func
