@@ -19,6 +19,7 @@ import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import cli
 from tvm_byoc_dnnl.core.errors import MissingFileError
 from tvm_byoc_dnnl.frontends.gguf.file import stored
+from tvm_byoc_dnnl.text import gguf
 from tvm_byoc_dnnl.text.gguf import from_gguf
 
 from .gguf_model import TYPES, GgufModel, random_blocks
@@ -188,7 +189,7 @@ def test_the_tokenizer_of_pieces_with_scores(tmp_path: Path) -> None:
 
 
 @pytest.mark.native
-def test_text_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     of = GgufModel("qwen2", {"weight": "Q8_0"}, words=300, seed=8)
     weights = of.write(tmp_path / "model.gguf", with_pairs())
     prompt = "the cat sat"
@@ -200,11 +201,17 @@ def test_text_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     generator = byoc.TextGenerator(tmp_path / "model.gguf", threads=1, cache_dir=tmp_path / "compiled")
     text = generator.generate(prompt, 6)
     assert prompt + text == pieces().decode(ids)
+    monkeypatch.setattr(gguf, "File", lambda _: pytest.fail("the file's fields are read again"))
     arguments = ["generate", str(tmp_path / "model.gguf"), prompt, "--max-new-tokens", "6", "--threads", "1"]
     with pytest.raises(SystemExit):
         cli.main([*arguments, "--cache-dir", str(tmp_path / "compiled")])
     assert capsys.readouterr().out == f"{text}\n"
-    assert len(list((tmp_path / "compiled").iterdir())) == 1
+    assert sorted(p.suffix for p in (tmp_path / "compiled").iterdir()) == [".so", ".text"]
+    with (tmp_path / "model.gguf").open("r+b") as file:
+        file.truncate(1000)
+    monkeypatch.undo()
+    with pytest.raises(byoc.InputError, match="cannot read"):
+        byoc.TextGenerator(tmp_path / "model.gguf", threads=1, cache_dir=tmp_path / "compiled")
 
 
 # ---------------------------------------------------------------- errors

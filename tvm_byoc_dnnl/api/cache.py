@@ -88,8 +88,7 @@ class ModelCache:
         self._compilers: dict[str, str] = {}  # what makes the regions of each
 
     def get(self, key: str, build: Callable[[], ByocExecutable]) -> ByocExecutable:
-        if (reason := _stranger(self._folder.stat())) is not None:
-            _warn_once(f"the folder {self._folder} is not used as a cache, because {reason}")
+        if not self._is_own():
             return build()
         path = self._folder / f"{key}.so"
         if (found := self._found(path, lambda file: CachedExecutable(path, key))) is not None:
@@ -110,30 +109,55 @@ class ModelCache:
         return stored
 
     def region(self, compiler: str, content: str) -> tvm.runtime.Module | None:
-        key = self._region_key(compiler, content)
-
-        def opened_from(file: BinaryIO) -> tvm.runtime.Module:
-            made_from, _, data = file.read().partition(b"\n")
-            if made_from != key.encode():
-                raise ArtifactError("it was made from something else")
-            return _native.function("ffi.Module.load_from_bytes.byoc_blob")(data)
-
-        return self._found(self._folder / f"{key}.region", opened_from)
+        load = _native.function("ffi.Module.load_from_bytes.byoc_blob")
+        return self._data(f"{self._region_key(compiler, content)}.region", load)
 
     def keep_region(self, compiler: str, content: str, module: tvm.runtime.Module) -> None:
         """Keep what a vendor's compiler made of a region; a folder that takes nothing more is a warning."""
-        key = self._region_key(compiler, content)
         data = bytes(_native.function("tvm_byoc_dnnl.BlobBytes")(module))
+        self._keep(f"{self._region_key(compiler, content)}.region", data)
+
+    def text(self, path: Path, make: Callable[[], str]) -> str:
+        """What is made of a file, as long as it is the same file: its content is not read to know that."""
         try:
-            with written(self._folder / f"{key}.region", follow=False) as aside:
-                aside.write_bytes(key.encode() + b"\n" + data)
-        except OSError as error:
-            _logger.warning("a compiled region is not kept in %s: %s", self._folder, error)
+            about = path.stat()
+        except OSError:  # which making it says better
+            return make()
+        facts = [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+        name = f"{content_key([json.dumps([facts, _software([])], sort_keys=True)])}.text"
+        if not self._is_own():
+            return make()
+        if (found := self._data(name, bytes.decode)) is None:
+            self._keep(name, (found := make()).encode())
+        return found
 
     def _region_key(self, compiler: str, content: str) -> str:
         if compiler not in self._compilers:
             self._compilers[compiler] = json.dumps(_software([compiler]), sort_keys=True)
         return content_key([self._compilers[compiler], content])
+
+    def _is_own(self) -> bool:
+        if (reason := _stranger(self._folder.stat())) is not None:
+            _warn_once(f"the folder {self._folder} is not used as a cache, because {reason}")
+        return reason is None
+
+    def _data(self, name: str, load: Callable[[bytes], _Entry]) -> _Entry | None:
+        """An entry of bytes, if it is as `_keep` wrote it."""
+
+        def loaded(file: BinaryIO) -> _Entry:
+            label, _, data = file.read().partition(b"\n")
+            if label != _label(name, data):
+                raise ArtifactError("it was made from something else")
+            return load(data)
+
+        return self._found(self._folder / name, loaded)
+
+    def _keep(self, name: str, data: bytes) -> None:
+        try:
+            with written(self._folder / name, follow=False) as aside:
+                aside.write_bytes(_label(name, data) + b"\n" + data)
+        except OSError as error:
+            _logger.warning("%s is not kept in %s: %s", name, self._folder, error)
 
     def _found(self, path: Path, load: Callable[[BinaryIO], _Entry]) -> _Entry | None:
         try:
@@ -145,8 +169,7 @@ class ModelCache:
         except FileNotFoundError:
             return None
         except (ArtifactError, OSError) as error:
-            what = "model" if path.suffix == ".so" else "region"
-            _logger.warning("the cached %s %s is not used, and compiled again: %s", what, path, error)
+            _logger.warning("the cached %s is not used, and made again: %s", path, error)
             return None
         return found
 
@@ -164,6 +187,10 @@ class ModelCache:
             len(sizes),
             sum(sizes.values()) / 1e6,
         )
+
+
+def _label(name: str, data: bytes) -> bytes:
+    return f"{name} {sha256(data).hexdigest()}".encode()
 
 
 def _stranger(about: os.stat_result) -> str | None:

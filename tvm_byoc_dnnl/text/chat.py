@@ -10,7 +10,6 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.files import read_text
-from ..frontends.gguf.file import File
 from .folder import Folder
 
 __all__ = ["ChatTemplate"]
@@ -62,9 +61,8 @@ class ChatTemplate:
             If it cannot be read, or ``jinja2`` is not installed.
         """
         said: dict[str, Any] = {}
-        if not path.is_dir():
-            text: Any = File(path).get("tokenizer.chat_template", str, None)
-        else:
+        text: Any = folder.template
+        if path.is_dir():
             if (path / _CONFIG).exists():
                 try:
                     said = json.loads(read_text(path / _CONFIG, "a tokenizer's configuration"))

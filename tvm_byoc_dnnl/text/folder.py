@@ -56,6 +56,8 @@ class Folder:
         The number of logits, if the folder says it.
     search : dict
         How tokens are chosen by default: do_sample, temperature, top_k, top_p, max_length.
+    template : str or None
+        For chats, if it is in no file of its own.
     """
 
     model: Path
@@ -70,6 +72,7 @@ class Folder:
     begin: int | None
     vocabulary: int | None
     search: Mapping[str, Any]
+    template: str | None = None
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Folder:

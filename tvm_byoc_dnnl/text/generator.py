@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
+from ..api.cache import ModelCache
 from ..api.compile import DEFAULT_COMPILER, compile
 from ..core.errors import ArgumentTypeError, InputError, check_number
 from ..frontends import LastRow
@@ -61,7 +62,8 @@ class TextGenerator:
     ) -> None:
         check_number("conversations", conversations)
         is_file = isinstance(folder, (str, PathLike)) and Path(folder).suffix == GGUF
-        self._folder = from_gguf(Path(folder)) if is_file else Folder.read(folder)
+        cache = ModelCache(cache_dir) if cache_dir is not None else None
+        self._folder = from_gguf(Path(folder), cache) if is_file else Folder.read(folder)
         self._path = Path(folder)
         executable = compile(
             LastRow(self._folder.model, self._folder.outputs["logits"]),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..api.cache import ModelCache
 from ..core.errors import InputError, UnsupportedError
 from ..frontends.gguf.file import File
 from .folder import INPUTS, OUTPUTS, Folder, caches_of, tokenizers
@@ -28,32 +30,47 @@ _CUTS = {
 _SPACE = "\u2581"
 
 
-def from_gguf(path: Path) -> Folder:
-    """Read a file.
+def from_gguf(path: Path, cache: ModelCache | None = None) -> Folder:
+    """Read a file; what is made of its tokens is found in ``cache`` the next time.
 
     Raises
     ------
     InputError, UnsupportedError
         If a package is not installed, the file cannot be read, or it has a tokenizer of another kind.
     """
+    package = tokenizers()
+    said = json.loads(cache.text(path, lambda: _said(path)) if cache is not None else _said(path))
+    return Folder(
+        model=path,
+        tokenizer=package.Tokenizer.from_str(said["tokenizer"]),
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        caches=caches_of(INPUTS, OUTPUTS, said["layers"]),
+        head_size=None,
+        window=None,
+        context=said["context"],
+        ends=frozenset(said["ends"]),
+        begin=said["begin"],
+        vocabulary=None,
+        search={"do_sample": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_length": None},
+        template=said["template"],
+    )
+
+
+def _said(path: Path) -> str:
+    """What a file says, as JSON; its tokenizer as the package ``tokenizers`` writes it."""
     file = File(path)
     arch = file.get("general.architecture", str)
     names = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ends = frozenset(token for name in names if (token := _token(file, name)) is not None)
-    return Folder(
-        model=path,
-        tokenizer=_tokenizer(file),
-        inputs=INPUTS,
-        outputs=OUTPUTS,
-        caches=caches_of(INPUTS, OUTPUTS, file.get(f"{arch}.block_count", int)),
-        head_size=None,
-        window=None,
-        context=file.get(f"{arch}.context_length", int),
-        ends=ends,
-        begin=_token(file, "bos_token_id"),
-        vocabulary=None,
-        search={"do_sample": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_length": None},
-    )
+    said = {
+        "layers": file.get(f"{arch}.block_count", int),
+        "context": file.get(f"{arch}.context_length", int),
+        "ends": [token for name in names if (token := _token(file, name)) is not None],
+        "begin": _token(file, "bos_token_id"),
+        "template": file.get("tokenizer.chat_template", str, None),
+        "tokenizer": _tokenizer(file).to_str(),
+    }
+    return json.dumps(said)
 
 
 def _token(file: File, name: str) -> int | None:
