@@ -347,6 +347,14 @@ CONFIGS: dict[str, tuple[Callable[[dict], Any], str]] = {
     "a name that is none": (lambda c: c["model"]["decoder"].update(filename=3), "filename is 3; expected a text"),
     "context of 0": (lambda c: c["model"].update(context_length=0), "context_length is 0; expected a positive integer"),
     "layers in words": (lambda c: c["model"]["decoder"].update(num_hidden_layers="2"), "num_hidden_layers is '2'"),
+    "more layers than can be": (
+        lambda c: c["model"]["decoder"].update(num_hidden_layers=10**30, inputs={"past_key_names": "k.%d"}),
+        "needs 'past_key_values.0.key'",
+    ),
+    "a window without end": (
+        lambda c: c["model"]["decoder"].update(sliding_window={"window_size": 4, "cache_slack": float("inf")}),
+        "cache_slack is inf; expected a number",
+    ),
     "an end in words": (lambda c: c["model"].update(eos_token_id=["x"]), "eos_token_id is .*; expected a token's"),
     "a negative temperature": (lambda c: c["search"].update(temperature=-1), "temperature is -1; expected a number"),
     "an unknown cache": (

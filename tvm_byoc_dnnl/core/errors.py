@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -135,8 +136,8 @@ _KINDS = {
 
 def of_kind(path: Any, name: str, value: Any, kind: type[_T], least: int = 1) -> _T:
     """A value that a file has under a name; an ``int`` is ``least`` or more, a ``float`` perhaps written as one."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    fits = {int: is_number and isinstance(value, int) and value >= least, float: is_number and value >= 0}
+    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    fits = {int: is_number(value, least), float: is_real and 0 <= value < math.inf}
     if not fits.get(kind, isinstance(value, kind)):
         raise wrong_value(path, name, value, _KINDS[kind])
     return value

@@ -37,7 +37,7 @@ class Decoder:
         roles = {role: folder.inputs[role] for role in ("input_ids", "attention_mask", "position_ids")}
         self._inputs = {role: inputs[name] for role, name in roles.items() if name in inputs}
         self._logits = folder.outputs["logits"]
-        self._pairs = {past: present for past, present in folder.caches.items() if past in inputs}
+        self._pairs = folder.caches(inputs)
         missing = [n for n in (roles["input_ids"], self._logits, *self._pairs.values()) if n not in inputs | outputs]
         unknown = [name for name in inputs if name not in {*roles.values(), *self._pairs}]
         if missing or unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -42,8 +42,8 @@ class Folder:
         Text to numbers and back; prompts are neither cut nor padded.
     inputs, outputs : dict
         Role → name in the model.
-    caches : dict
-        Name of the input → name of the output that is the input of the next step. A model has some of them.
+    layers : int
+        Of the decoder; some of them have caches.
     head_size, window : int or None
         Columns of a cache, and the rows that a cache that slides needs.
     context : int
@@ -64,7 +64,7 @@ class Folder:
     tokenizer: Any
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
-    caches: Mapping[str, str]
+    layers: int
     head_size: int | None
     window: int | None
     context: int
@@ -100,7 +100,7 @@ class Folder:
             tokenizer=_tokenizer(_file(folder, TOKENIZER)),
             inputs=inputs,
             outputs=outputs,
-            caches=caches_of(inputs, outputs, said.get("model.decoder.num_hidden_layers", int)),
+            layers=said.get("model.decoder.num_hidden_layers", int),
             head_size=said.get("model.decoder.head_size", int, None),
             window=window and window + int(said.get("model.decoder.sliding_window.cache_slack", float, 0)),
             context=said.get("model.context_length", int),
@@ -116,22 +116,25 @@ class Folder:
             },
         )
 
+    def caches(self, names: Collection[str]) -> dict[str, str]:
+        """Those inputs that are caches → names of the outputs that are the inputs of the next step."""
+        found = {}
+        for role, pattern in self.inputs.items():
+            kind = re.fullmatch(r"past(\w*_names)", role)
+            if kind is None or (present := self.outputs.get(f"present{kind[1]}")) is None:
+                continue
+            past = re.compile(re.escape(pattern).replace("%d", r"(\d+)", 1) + "()")
+            for match in filter(None, map(past.fullmatch, names)):
+                if int(match[1] or 0) < self.layers:
+                    found[match[0]] = present.replace("%d", match[1])
+        return found
+
 
 def _file(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
         raise MissingFileError(f"no file {path}; a folder of onnxruntime-genai's model builder has one")
     return path
-
-
-def caches_of(inputs: Mapping[str, str], outputs: Mapping[str, str], layers: int) -> dict[str, str]:
-    """The caches that the patterns of a folder name, as ``past_key_names`` and ``present_key_names``."""
-    pairs = {
-        past: outputs[f"present{role[1]}"]
-        for key, past in inputs.items()
-        if (role := re.fullmatch(r"past(\w*_names)", key)) and f"present{role[1]}" in outputs
-    }
-    return {a.replace("%d", str(i)): b.replace("%d", str(i)) for a, b in pairs.items() for i in range(layers)}
 
 
 class _Config:

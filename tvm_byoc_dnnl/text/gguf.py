@@ -10,7 +10,7 @@ from typing import Any
 from ..api.cache import ModelCache
 from ..core.errors import InputError, UnsupportedError
 from ..frontends.gguf.file import File
-from .folder import INPUTS, OUTPUTS, Folder, caches_of, tokenizers
+from .folder import INPUTS, OUTPUTS, Folder, tokenizers
 
 _KEY = "tokenizer.ggml."
 #: types of tokens
@@ -45,7 +45,7 @@ def from_gguf(path: Path, cache: ModelCache | None = None) -> Folder:
         tokenizer=package.Tokenizer.from_str(said["tokenizer"]),
         inputs=INPUTS,
         outputs=OUTPUTS,
-        caches=caches_of(INPUTS, OUTPUTS, said["layers"]),
+        layers=said["layers"],
         head_size=None,
         window=None,
         context=said["context"],

@@ -51,7 +51,7 @@ class File:
         except Exception as error:  # of a damaged file: NumPy's, Python's, the package's own
             if (resources := out_of_resources(error)) is not None:
                 raise resources from error
-            why = first_line(error)
+            why = "it ends too early" if isinstance(error, IndexError) else first_line(error)
             raise InputError(
                 f"cannot read `{self.path}` as a GGUF file: {why}; download or convert it again"
             ) from error
