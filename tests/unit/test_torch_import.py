@@ -22,6 +22,7 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
     monkeypatch.setitem(sys.modules, "tvm.relax.frontend.torch", importer)
     monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer.decompositions", lambda _program: {})
     monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer.fused", dict)
+    monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer._converters", lambda _program: {})
     program = types.SimpleNamespace(
         graph=types.SimpleNamespace(nodes=[]),
         graph_signature=types.SimpleNamespace(buffers_to_mutate={}, user_inputs_to_mutate={}),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx, topi
 
-from ..ir.tvm_compat import dtype_of
+from ..ir.tvm_compat import analyzer, dtype_of
 
 
 def relu(attrs: Any, data: te.Tensor) -> te.Tensor:
@@ -119,7 +119,11 @@ def max_pool(attrs: Any, data: te.Tensor) -> te.Tensor:
     padded = topi.nn.pad(data, before, after, least) if any([*before, *after]) else data
     shape = list(data.shape)
     for axis, (tap, stride, step) in windows.items():
-        shape[axis] = (padded.shape[axis] - (tap.dom.extent - 1) * step - 1) // stride + 1
+        count = (padded.shape[axis] - (tap.dom.extent - 1) * step - 1) // stride + 1
+        if attrs.ceil_mode:  # a window that begins behind the data does not count, as Relax has it
+            behind = (count - 1) * stride >= data.shape[axis] + before[axis]
+            count = analyzer().simplify(tirx.if_then_else(behind, count - 1, count))
+        shape[axis] = count
 
     def element(*at: Any) -> Any:
         places = list(at)

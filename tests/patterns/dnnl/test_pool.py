@@ -38,6 +38,8 @@ def cases(kind, d):
     yield "stride-padding", pool(kind, d, strides=[2] * d, padding=[1] * d), plain
     yield "uneven-padding", pool(kind, d, padding=[0] * d + [2] * d), plain
     yield "ceil", pool(kind, d, strides=[2] * d, padding=[1] * d, ceil_mode=True, size=2), plain
+    if d == 2:  # the last window of each axis would begin in the padding
+        yield "ceil-behind", pool(kind, d, strides=[3] * d, padding=[1] * d, ceil_mode=True, size=2), (2, 3, 4, 7)
     yield "whole", pool(kind, d, size=spatial), plain
     yield "channels-last", pool(kind, d, layout=last, strides=[2] * d), (2, *spatial, 17)
     yield "one", pool(kind, d, size=1), (1, 1, *[1] * d)

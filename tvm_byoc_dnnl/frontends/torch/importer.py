@@ -259,7 +259,7 @@ def import_torch(program: Any) -> tvm.IRModule:
         program = without_writes(decomposed(program))
         _fix_known_sizes(program)
         mod = from_exported_program(
-            program, keep_params_as_input=False, custom_convert_map=CONVERTERS, run_ep_decomposition=False
+            program, keep_params_as_input=False, custom_convert_map=_converters(program), run_ep_decomposition=False
         )
         mod["main"] = solve_dims(mod["main"])
         return mod
@@ -270,6 +270,43 @@ def import_torch(program: Any) -> tvm.IRModule:
             f"TVM's PyTorch importer refuses this program: {first_line(err)}; "
             "torch.onnx.export(dynamo=True) and the ONNX form often work instead"
         ) from err
+
+
+def _converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
+    """Ours, and TVM's of each operator of a program and its branches, whose results are compared with PyTorch's.
+
+    TVM's importer leaves out arguments and results of some operators without a word.
+    """
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    graphs = [module.graph for module in program.graph_module.modules() if hasattr(module, "graph")]
+    called = {node.target.__name__ for graph in graphs for node in graph.nodes if node.op == "call_function"}
+    usual = called & set(ExportedProgramImporter().create_convert_map())
+    return {overload: _compared(overload) for overload in usual} | CONVERTERS
+
+
+def _compared(overload: str) -> Callable[[Any, Any], Any]:
+    def convert(node: Any, importer: Any) -> Any:
+        result = importer.create_convert_map()[overload](node)
+        got, want = getattr(result, "ty", None), node.meta.get("val")
+        is_part_of_ours = overload == "getitem" and node.args[0].target.__name__ in CONVERTERS
+        if is_part_of_ours or not isinstance(got, relax.TensorType) or not hasattr(want, "shape"):
+            return result
+        dims, dtype = shape_dims(got), str(want.dtype).removeprefix("torch.")
+        if dims == [1] and not want.shape:  # TVM's importer has numbers as tensors of one element here and there
+            dims, result = [], importer.block_builder.emit(relax.op.reshape(result, []))
+        differs = dims is not None and (
+            len(dims) != len(want.shape)
+            or any(a != b for a, b in zip(dims, want.shape) if isinstance(a, int) and isinstance(b, int))
+        )
+        if differs or dtype_of(got) != dtype:
+            raise UnsupportedError(
+                f"TVM's PyTorch importer makes {dtype_of(got)} {dims} of {node.name} ({node.target}), "
+                f"which is {dtype} {list(want.shape)}"
+            )
+        return result
+
+    return convert
 
 
 def _fix_known_sizes(program: Any) -> None:
