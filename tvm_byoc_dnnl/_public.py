@@ -25,11 +25,17 @@ from .core.compilation import read_log as read_log
 from .core.verdict import Reject as Reject, Works as Works
 from .frontends import to_relax as to_relax
 from .frontends.onnx.own_operators import register_onnx_operator as register_onnx_operator
-from .ir.relax_utils import bindings_of as bindings_of, composite_of as composite_of
+from .ir.relax_utils import bindings_of as bindings_of
 from .core.tensor_info import TensorInfo as TensorInfo
-from .ir.relax_utils import constant_numpy as constant_numpy, make_constant as make_constant
-from .ir.tvm_compat import dtype_of as dtype_of, is_constant as is_constant
-from .ir.relax_utils import shape_dims as shape_dims, static_shape as static_shape
+from .vendor import (
+    composite_of as composite_of,
+    constant_numpy as constant_numpy,
+    dtype_of as dtype_of,
+    is_constant as is_constant,
+    make_constant as make_constant,
+    shape_dims as shape_dims,
+    static_shape as static_shape,
+)
 from .partitioning.annotate import AnnotateExternalCompiler as AnnotateExternalCompiler
 from .partitioning.trial import get_annotate_compiler as get_annotate_compiler
 from .partitioning.passes import PartitionGraph as PartitionGraph

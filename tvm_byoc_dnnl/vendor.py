@@ -8,6 +8,11 @@ is removed or changes its meaning, and the changelog says what to write instead.
 # ruff: noqa: I001 - it would give each name a statement of its own
 from __future__ import annotations
 
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from . import whole as _whole
 from .core import _native
 from .core._native import INCLUDE as INCLUDE
 from .core.errors import (
@@ -15,6 +20,7 @@ from .core.errors import (
     InputError as InputError,
     NativeLibraryError as NativeLibraryError,
     UnsupportedError as UnsupportedError,
+    takes as _takes,
 )
 from .core.verdict import Reject as Reject, require as require
 from .graph.builder import GraphBuilder as GraphBuilder, Value as Value
@@ -28,19 +34,14 @@ from .graph.graph import (
 )
 from .graph.node_list import Node as Node, NodeList as NodeList, PostOp as PostOp, Scaling as Scaling
 from .graph.sizes import trial_sizes as trial_sizes, whole_factor as whole_factor
-from .ir.tvm_compat import (
-    buffer_loads as buffer_loads,
-    buffer_of as buffer_of,
-    dtype_of as dtype_of,
-    is_constant as is_constant,
-)
-from .ir.relax_utils import constant_numpy as constant_numpy, make_constant as make_constant
-from .ir.relax_utils import shape_dims as shape_dims, static_shape as static_shape
+from .graph import cost as _cost
+from .ir import relax_utils as _relax_utils, tvm_compat as _tvm_compat
+from .ir.tvm_compat import buffer_loads as buffer_loads, is_constant as is_constant
 from .prepare.rewrite import Scope as Scope, rewrite_pass as rewrite_pass
-from .graph.cost import RegionPolicy as RegionPolicy, Work as Work, is_cheap as is_cheap
+from .graph.cost import RegionPolicy as RegionPolicy, Work as Work
 from .core.verdict import describe as describe
 from .te import TEGraph as TEGraph, schedule_te as schedule_te, translate_to_te as translate_to_te
-from .te.legalize import least_sizes as least_sizes
+from .te import legalize as _legalize
 from .vendors.codegen import SourceBuild as SourceBuild
 from .vendors.c_source import (
     c_module as c_module,
@@ -68,16 +69,26 @@ from .vendors.registry import (
     register_pattern as register_pattern,
     register_unsupported as register_unsupported,
 )
-from .whole import (
-    RELU_OF_NUMBERS as RELU_OF_NUMBERS,
-    ROUNDED as ROUNDED,
-    attributes_of as attributes_of,
-    block_of as block_of,
-    inputs_of as inputs_of,
-    wanted_of as wanted_of,
-)
+from .whole import RELU_OF_NUMBERS as RELU_OF_NUMBERS, ROUNDED as ROUNDED
 from .whole.table import CACHED_ATTENTION as CACHED_ATTENTION
-from .whole.recurrent import RECURRENT as RECURRENT, layer_of as layer_of
+from .whole.recurrent import RECURRENT as RECURRENT
+from .whole import recurrent as _recurrent
 
 VERSION = 1
 native = _native
+
+# What the compiler itself calls for each expression is wrapped here, not where it is written.
+buffer_of = _takes(access=(tirx.BufferLoad, tirx.BufferStore))(_tvm_compat.buffer_of)
+dtype_of = _takes(ty=tvm.ir.Type)(_tvm_compat.dtype_of)
+shape_dims = _takes(ty=relax.TensorType)(_relax_utils.shape_dims)
+static_shape = _takes(ty=relax.TensorType)(_relax_utils.static_shape)
+constant_numpy = _takes(expr=_tvm_compat.CONSTANT)(_relax_utils.constant_numpy)
+make_constant = _takes(array=np.ndarray)(_relax_utils.make_constant)
+composite_of = _takes(func=relax.Function)(_relax_utils.composite_of)
+is_cheap = _takes(call=relax.Call)(_cost.is_cheap)
+least_sizes = _takes(attrs=tvm.ir.Attrs)(_legalize.least_sizes)
+inputs_of = _takes(call=relax.Call)(_whole.inputs_of)
+attributes_of = _takes(call=relax.Call)(_whole.attributes_of)
+wanted_of = _takes(call=relax.Call)(_whole.wanted_of)
+block_of = _takes(call=relax.Call)(_whole.block_of)
+layer_of = _takes(call=relax.Call)(_recurrent.layer_of)

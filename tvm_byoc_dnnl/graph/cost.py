@@ -18,7 +18,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..core.errors import InputError, names_of, takes
+from ..core.errors import InputError, names_of
 from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
 from ..ir.relax_utils import USUAL_SIZES_ATTR, shape_dims, static_shape
@@ -194,7 +194,6 @@ def call_flops(call: Any, sizes: Mapping[str, int] = _NONE) -> int:
     return _FLOPS.get(name, _of_outputs(1))(call, sizes)
 
 
-@takes(call=relax.Call)
 def is_cheap(call: Any) -> bool:
     """Whether a call only moves data (in their order: a transposition takes time), or does little with each element."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""

@@ -17,10 +17,9 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..core.errors import takes
 from ..core.tensor_info import TensorInfo
 from ..core.tvm_fast import ByIdentity, is_a, items
-from .tvm_compat import CONSTANT, analyzer, constant_tensor, dtype_of, is_constant, tensor_constant
+from .tvm_compat import analyzer, constant_tensor, dtype_of, is_constant, tensor_constant
 
 #: values with bindings of their own inside
 NESTED = (relax.If, relax.Function, relax.SeqExpr)
@@ -149,7 +148,6 @@ def codegen_of(func: Any) -> str:
     return _attr(func, "Codegen")
 
 
-@takes(func=relax.Function)
 def composite_of(func: Any) -> str:
     """Name of a composite function, ``""`` for any other."""
     return _attr(func, "Composite")
@@ -201,7 +199,6 @@ def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRMod
     return tvm.IRModule({**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-@takes(ty=relax.TensorType)
 def shape_dims(ty: Any) -> list[Any] | None:
     """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
     shape = ty.shape
@@ -210,7 +207,6 @@ def shape_dims(ty: Any) -> list[Any] | None:
     return None if values is None else [d.value if type(d) is tirx.IntImm else d for d in items(values)]
 
 
-@takes(ty=relax.TensorType)
 def static_shape(ty: Any) -> tuple[int, ...] | None:
     """Shape of a tensor type when every dim is a number, else ``None``."""
     dims = shape_dims(ty)
@@ -243,7 +239,6 @@ _STRIP = 16  # columns of a transposed matrix that are copied at a time: of floa
 _MANY = 1 << 19  # elements of a matrix that several threads transpose
 
 
-@takes(expr=CONSTANT)
 def constant_numpy(expr: Any) -> np.ndarray:
     """The value of a Relax constant as a NumPy array; a read-only view where NumPy knows the dtype."""
     tensor = constant_tensor(expr)
@@ -255,7 +250,6 @@ def constant_numpy(expr: Any) -> np.ndarray:
     return view
 
 
-@takes(array=np.ndarray)
 def make_constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     """A Relax constant of ``array`` (C-contiguous; converted to ``dtype`` when given), by one copy."""
     array = np.asarray(array)

@@ -9,7 +9,6 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..core.errors import takes
 from ..core.tvm_fast import is_a, is_subclass
 
 # 0.27 moved Relax's tensor constant to tvm.ir.GenericConst (`value`); 0.26 has relax.Constant (`data`).
@@ -74,7 +73,6 @@ def tensor_constant(tensor: tvm.runtime.Tensor) -> relax.Expr:
     return relax.Constant(tensor)
 
 
-@takes(ty=tvm.ir.Type)
 def dtype_of(ty: Any) -> str:
     """Dtype of a tensor type, or of a scalar one, as a string, ``""`` when TVM does not know it."""
     dtype = ty.dtype
@@ -103,7 +101,6 @@ def substitute(node: Any, mapping: Mapping[Any, Any]) -> Any:
     return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: mapping.get(var, var)), order="post")
 
 
-@takes(access=(tirx.BufferLoad, tirx.BufferStore))
 def buffer_of(access: Any) -> Any:
     """The buffer of a load, a store or a region of a block (0.27 calls it ``source``, but for stores)."""
     return access.source if hasattr(access, "source") else access.buffer

@@ -28,7 +28,7 @@ from tvm import ir, relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..core.errors import UnsupportedError, takes
+from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
 from ..ir.relax_utils import shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of
@@ -266,7 +266,6 @@ def group_normalized(
 _NEEDED = {"reflect": lambda pads: pads + 1, "replicate": lambda pads: 1, "circular": lambda pads: pads}
 
 
-@takes(attrs=ir.Attrs)
 def least_sizes(attrs: Any) -> list[int]:
     """How many elements each axis must have, by the attributes of ``relax.nn.pad``; empty where it pads by a number."""
     needed = _NEEDED.get(str(attrs.pad_mode))

@@ -11,7 +11,7 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..core.errors import InputError, UnsupportedError, takes
+from ..core.errors import InputError, UnsupportedError
 from ..ir.relax_utils import shape_dims
 from ..ir.tvm_compat import analyzer, dtype_of
 from ..te.legalize import emitted, stage
@@ -73,7 +73,6 @@ class Layer:
 _ROLES = ("source", "weights", "recurrent", "bias", "lengths", "state", "cell", "peepholes")
 
 
-@takes(call=relax.Call)
 def layer_of(call: Any) -> Layer:
     """What a call of one of `RECURRENT` computes; an `InputError` for attributes that the standard does not have."""
     op = call.op.name.removeprefix("onnx.")

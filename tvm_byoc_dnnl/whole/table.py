@@ -35,7 +35,7 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm_ffi import StructuralKey
 
-from ..core.errors import InputError, UnsupportedError, takes
+from ..core.errors import InputError, UnsupportedError
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..ir.relax_utils import (
     NODES_ATTR,
@@ -140,21 +140,18 @@ def is_whole(op_name: str) -> bool:
     return op_name in _TABLE
 
 
-@takes(call=relax.Call)
 def inputs_of(call: Any) -> list[Any]:
     """The inputs of the node from which a call was made, ``None`` for those that it leaves out."""
     args = iter(items(call.args))
     return [next(args) if there else None for there in items(call.attrs[PRESENT])]
 
 
-@takes(call=relax.Call)
 def attributes_of(call: Any) -> dict[str, Any]:
     """The attributes of the node from which a call was made, with the defaults."""
     values = {str(k): v for k, v in call.attrs.items() if k not in (PRESENT, WANTED)}
     return {k: list(v) if isinstance(v, tvm_ffi.Array) else v for k, v in values.items()}
 
 
-@takes(call=relax.Call)
 def wanted_of(call: Any) -> list[bool]:
     """For each output of the node from which a call was made, whether the call gives it."""
     return [bool(w) for w in items(call.attrs[WANTED])]
@@ -337,7 +334,6 @@ def rounded(x: Any, block: int) -> relax.Call:
     return _OPERATOR.call([x], {"block": block}, [True], "")
 
 
-@takes(call=relax.Call)
 def block_of(call: Any) -> int:
     return int(call.attrs["block"])
 
