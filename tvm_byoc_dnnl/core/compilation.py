@@ -62,6 +62,7 @@ class Compilation:
     kept: Any = None  #: the `ModelCache`, which keeps such bytes from process to process
     around: tuple[Any, ...] = ()  #: functions or bindings that a vendor's code looks at now, for `quantized`
     opening: Any = None  #: what the regions of the model that is loaded, or profiled, have in common
+    emitting: Any = None  #: the `Emit` of the node that is imported, to which Python's operators of its values go
 
 
 _CURRENT: ContextVar[Compilation | None] = ContextVar("compilation", default=None)

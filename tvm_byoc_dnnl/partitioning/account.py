@@ -1,6 +1,6 @@
 """The account of a module's calls, as plain data: who runs each, and why the others do not.
 
-The primitives of a region: it is lowered once more, and every node knows the calls that it is made from.
+The primitives of a region: each node of its graph, which the build has tried, knows the calls that it is made from.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RegionPrimitives:
 def primitives_of(
     ns: Namespace, func: Any, name: str, options: Mapping[str, Any], times: Times | None
 ) -> RegionPrimitives:
-    """Lower a region of a symbol, and ask its namespace how it runs the result; empty without lowerings."""
+    """How a namespace runs the graph of a region, which was lowered when it was tried; empty without lowerings."""
     try:
         graph = lower_region(ns, func, name, options=options)
     except Exception:  # no lowering, or a vendor's bug: the rest of the report is still useful
@@ -239,8 +239,8 @@ def account_of(
 ) -> ReportData:
     """Find who runs each call of a partitioned module, whose regions are those that will be built.
 
-    ``asked`` are the namespaces, in order of priority. ``with_primitives`` lowers each region once more, and asks its
-    library how it runs the result, by these ``times``.
+    ``asked`` are the namespaces, in order of priority. ``with_primitives`` asks each library how it runs the graphs of
+    its regions, by these ``times``.
     """
     usual = usual_sizes(mod)
     flow = read_flow(mod)

@@ -13,6 +13,7 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax
 
+from ...core.compilation import knowing
 from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.tensor_info import STORED, as_stored
 from ...core.tvm_fast import is_a
@@ -20,7 +21,7 @@ from ...ir.native_loop import native_call
 from ...ir.relax_utils import make_constant
 from ...ir.tvm_compat import tensor_constant
 from .dim import Dim, Size, equal, expr_of, product, substituted, symbols_of
-from .value import EMITTING, MOST, MOST_OPEN, Node, Value, few, known_result
+from .value import MOST, MOST_OPEN, Node, Value, few, known_result
 
 #: what comes of operands that the standard does not allow
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -129,11 +130,8 @@ class Emit:
     @contextlib.contextmanager
     def emitting(self) -> Iterator[Emit]:
         """Inside, the operators of values go here."""
-        token = EMITTING.set(self)
-        try:
+        with knowing(emitting=self):
             yield self
-        finally:
-            EMITTING.reset(token)
 
     @contextlib.contextmanager
     def converting(self, node: Node) -> Iterator[None]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from tvm import relax
 
+from ...core.compilation import current
 from ...core.errors import InputError, UnsupportedError
 from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
@@ -19,16 +19,13 @@ from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
 from .dim import Dim, Size, Undecided, at_least, differ, equal, max_of, min_of, size_of
 
-#: the `Emit` of the node that is being converted, to which the operators of values go
-EMITTING: ContextVar[Any] = ContextVar("emitting")
-
 
 def _binary(call: Any, of_bits: Any = None, *, is_turned: bool = False) -> Callable[[Any, Any], Any]:
     """An operator of two values, or of a value and a number; ``of_bits`` is that of integers."""
 
     def compute(a: Any, b: Any) -> Any:
         used = call if of_bits is None or a.dtype == "bool" else of_bits
-        return EMITTING.get().elementwise(used, *((b, a) if is_turned else (a, b)))
+        return current().emitting.elementwise(used, *((b, a) if is_turned else (a, b)))
 
     return compute
 
@@ -132,7 +129,7 @@ class Value:
     @property
     def sizes(self) -> tuple[Size, ...]:
         if self.dims is None:
-            raise EMITTING.get().refused("reads a tensor of unknown rank")
+            raise current().emitting.refused("reads a tensor of unknown rank")
         return self.dims
 
     @property
@@ -170,13 +167,13 @@ class Value:
     __xor__ = _binary(relax.op.logical_xor, relax.op.bitwise_xor)
 
     def __neg__(self) -> Any:
-        return EMITTING.get().negative(self)
+        return current().emitting.negative(self)
 
     def __invert__(self) -> Any:
-        return EMITTING.get().logical_not(self)
+        return current().emitting.logical_not(self)
 
     def __abs__(self) -> Any:
-        return EMITTING.get().abs(self)
+        return current().emitting.abs(self)
 
     def __str__(self) -> str:
         if self.items is not None:
