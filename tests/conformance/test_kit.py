@@ -124,7 +124,7 @@ def test_what_a_device_has_no_room_for_is_kept_and_an_error_is_a_failure():
     details = {case.detail for case in report.cases if case.status == "kept"}
     assert "fits: 2 results; the device has one" in details
     byoc.register_namespace(VENDOR, fits=lambda region: region.nothing)
-    assert all("fits of 'kit_vendor': AttributeError" in detail for detail in failures(share=0.1).values())
+    assert all("fits of 'kit_vendor' failed: AttributeError" in detail for detail in failures(share=0.1).values())
 
 
 def test_accepting_what_cannot_be_compiled_is_a_failure():

@@ -166,7 +166,7 @@ WRONG = {
     "returns-nothing": (lambda region: None, f"fits of '{VENDOR}' returned None; expected True, False or byoc.Reject"),
     "returns-a-number": (lambda region: 7, f"fits of '{VENDOR}' returned 7; expected"),
     "says-no": (lambda region: False, f"fits of '{VENDOR}' says no"),
-    "raises": (raises, f"fits of '{VENDOR}': KeyError: 'sram'"),
+    "raises": (raises, f"fits of '{VENDOR}' failed: KeyError: 'sram'"),
     "exits": (exits, "raised SystemExit: 3"),
 }
 

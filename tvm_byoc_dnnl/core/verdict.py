@@ -178,6 +178,17 @@ def describe(error: BaseException) -> str:
     return text
 
 
+def verdict_of(who: str, ask: Callable[[], Reject | None], around: Sequence[Any] | None = None) -> Reject | None:
+    """What ``ask``, which runs code of a vendor, finds against something; a `Crash` where it raises an error."""
+    try:
+        with calling(who, around=around):
+            return ask()
+    except Reject as refusal:
+        return refusal.with_traceback(None)  # whose frames would keep alive what they look at
+    except Exception as error:  # a vendor's bug must not cost the user the build
+        return Crash(f"{who} failed: {describe(error)}")
+
+
 class BrokenRegions(Exception):
     """Regions, or PrimFuncs, that cannot be built; ``together`` is why, where only all of them together cannot."""
 

@@ -14,7 +14,7 @@ from tvm import relax
 
 from ..core.compilation import ALONE, ASKED, MATCH, Compilation, Fact, OverwritableWeights, stage, with_facts
 from ..core.tvm_fast import ByIdentity
-from ..core.verdict import Crash, Reject, as_reject, calling, describe
+from ..core.verdict import Crash, Reject, as_reject, verdict_of
 from ..graph.graph import PortableGraph
 from ..ir.order import IN_PLACE, WritersBetween
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
@@ -247,17 +247,11 @@ def ask_pattern(
 ) -> Reject | None:
     who = f"the check of pattern {ns.name}.{pattern.name}"
     own = Matched(match, getattr(match, "bindings", {}), getattr(match, "context", None))
-    try:
-        if pattern.check is not None:
-            with calling(who, around=[own.bindings]):
-                refusal = as_reject(pattern.check(own), who)
-            if refusal is not None:
-                return refusal
-    except Reject as refusal:
-        return refusal.with_traceback(None)  # whose frames would keep this match alive
-    except Exception as error:
-        return Crash(f"{who} failed: {describe(error)}")
-    lower = pattern.lower
+    check, lower = pattern.check, pattern.lower
+    if check is not None:
+        refusal = verdict_of(who, lambda: as_reject(check(own), who), around=[own.bindings])
+        if refusal is not None:
+            return refusal
     if lower is None:
         return None
     return Trial(ns, pattern.name, [pattern.name], lambda g: lower(g, match), compilation or Compilation()).verdict()

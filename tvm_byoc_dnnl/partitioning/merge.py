@@ -20,7 +20,7 @@ from typing import Any
 from tvm import relax
 
 from ..core.tvm_fast import ByIdentity, is_a, items
-from ..core.verdict import Failure, Reject, as_reject, calling, describe
+from ..core.verdict import Failure, Reject, as_reject, verdict_of
 from ..graph.cost import type_bytes
 from ..ir.functions import Block
 from ..ir.order import order_constraints, symbol_constraints
@@ -174,20 +174,15 @@ _CALL_OF_A_REGION = 64
 
 
 def why_not_fits(ns: Namespace, region: relax.Function, options: Mapping[str, Any]) -> Failure | None:
-    fits = ns.fits
+    fits, who = ns.fits, f"fits of {ns.name!r}"
     assert fits is not None
+    named = region.with_attr({"Codegen": ns.name, "global_symbol": "trial"})
 
-    def ask() -> Failure | None:
-        who = f"fits of {ns.name!r}"
-        try:
-            with calling(who, around=[region]):
-                answer = fits(region.with_attr({"Codegen": ns.name, "global_symbol": "trial"}), dict(options))
-            refusal = as_reject(answer, who)
-        except Exception as error:
-            refusal = error if isinstance(error, Reject) else Reject(f"{who}: {describe(error)}")
-        return None if refusal is None else Failure("fits", refusal.reason)
+    def ask() -> Reject | None:
+        return verdict_of(who, lambda: as_reject(fits(named, dict(options)), who), around=[region])
 
-    return once(("fits", ns.name), region, options, ask)
+    refusal = once(("fits", ns.name), region, options, ask)
+    return None if refusal is None else Failure("fits", refusal.reason)
 
 
 def longest(works: Callable[[int], bool], count: int, guess: int) -> int:

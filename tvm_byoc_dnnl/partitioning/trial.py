@@ -17,7 +17,7 @@ from tvm import relax
 
 from ..core.compilation import MATCH, Compilation, Fact
 from ..core.errors import InputError, NativeLibraryError, VendorError, did_you_mean, takes
-from ..core.verdict import Crash, Reject, as_reject, calling, describe
+from ..core.verdict import Crash, Reject, as_reject, describe, verdict_of
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import op_calls
@@ -75,13 +75,7 @@ class Trial:
         return self._refusal
 
     def _try(self, step: Callable[[], Reject | None]) -> None:
-        try:
-            with calling(f"the lowering of {self._name} in {self._ns.name!r}"):
-                self._refusal = step()
-        except Reject as refusal:
-            self._refusal = refusal.with_traceback(None)  # whose frames would keep this trial alive
-        except Exception as error:  # a vendor's bug must not cost the user the build
-            self._refusal = Crash(f"the lowering of {self._name} in {self._ns.name!r} failed: {describe(error)}")
+        self._refusal = verdict_of(f"the lowering of {self._name} in {self._ns.name!r}", step)
 
     def _lower(self, source: list[str], lower: Callable[[GraphBuilder], Any]) -> Reject | None:
         g = GraphBuilder("trial")
@@ -130,13 +124,7 @@ def ask(ns: Namespace, call: Any, compilation: Compilation | None = None, trial:
         trial = trial or trial_of(ns, call, compilation or Compilation())
         return ns.no_predicate(op) if trial is None else trial.verdict()
     who = f"the predicate of {ns.name!r} for {op}"
-    try:
-        with calling(who):
-            return as_reject(predicate(call.attrs, list(call.args)), who)
-    except Reject as refusal:
-        return refusal.with_traceback(None)
-    except Exception as error:
-        return Crash(f"{who} failed: {describe(error)}")
+    return verdict_of(who, lambda: as_reject(predicate(call.attrs, list(call.args)), who))
 
 
 @takes(compiler=str, op=str)
