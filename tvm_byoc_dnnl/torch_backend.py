@@ -22,7 +22,7 @@ from .core.errors import ByocError, InputError, UnsupportedError, did_you_mean, 
 from .frontends.torch.importer import decomposed
 from .frontends.torch.writes import writes, written
 from .runtime.runner import Runner
-from .vendors.namespaces import check_arguments
+from .vendors.namespaces import ARGUMENTS, check_arguments
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -225,7 +225,7 @@ _logger = logging.getLogger("tvm_byoc_dnnl")
 
 #: the arguments of `tvm_byoc_dnnl.compile` that ``options`` may have
 OPTIONS = (
-    "compiler", "precision", "weights", "activations", "int8",
+    "compiler", *ARGUMENTS,
     "policy", "exclude", "force", "place", "database", "options", "threads", "strict",
 )  # fmt: skip
 

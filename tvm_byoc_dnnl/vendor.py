@@ -59,7 +59,13 @@ from .vendors.namespace import (
     Standalone as Standalone,
     remembered as remembered,
 )
-from .vendors.namespaces import get_target_options as get_target_options
+from .prepare.compression import ACTIVATIONS as ACTIVATIONS
+from .vendors.namespaces import (
+    INT8 as INT8,
+    PRECISIONS as PRECISIONS,
+    WEIGHTS as WEIGHTS,
+    get_target_options as get_target_options,
+)
 from .vendors.quantization import pattern_example as pattern_example
 from .vendors.portable import portable_codegen as portable_codegen
 from .vendors.registry import (

@@ -9,6 +9,10 @@ from typing import Any
 from tvm.relax.dpl import DFPattern, is_op
 
 from ...vendor import (
+    ACTIVATIONS,
+    INT8,
+    PRECISIONS,
+    WEIGHTS,
     Dim,
     GraphBuilder,
     PortableGraph,
@@ -43,17 +47,17 @@ OPTIONS: dict[str, Any] = {
     # how products of float32 with constant weights are computed where the CPU has AMX (docs/numerics.md)
     "products": ("auto", "bf16x2", "float32"),
     # how sums of 8-bit products are computed on a CPU without VNNI
-    "int8": ("exact", "saturating"),
+    "int8": INT8,
     # the dtype in which regions compute
-    "precision": ("float32", "bfloat16", "auto"),
+    "precision": PRECISIONS,
     # whether NaN may be lost, for fewer primitives; and whether bounds behind products pass one on
     "finite_math": False,
     "keep_nan": False,
     "float32_ops": "",  # operators that stay in float32, separated by commas
     # the dtype in which large constant weights are stored, and the one in which their sources are multiplied, by
     # default the one that the model asks for; the engine reads these
-    "weights": ("float32", "int8", "int4"),
-    "activations": ("stored", "float32", "int8"),
+    "weights": ("float32", *WEIGHTS),
+    "activations": ("stored", *ACTIVATIONS),
 }
 
 
