@@ -1,6 +1,6 @@
 """Blocks that a network repeats are found, also where all of them read the same mask."""
 
-from tvm_byoc_dnnl.partitioning.flow import CallReport
+from tvm_byoc_dnnl.partitioning.report_data import CallReport
 from tvm_byoc_dnnl.report.html import Repeat, find_repeats
 
 

@@ -16,7 +16,7 @@ from ..core.errors import InputError, first_line
 from ..core.files import read_text, write_text
 from ..core.machine import progress
 from ..core.tensor_info import TensorInfo, shape_options
-from ..partitioning.flow import ReportData, from_record
+from ..partitioning.report_data import ReportData, from_record
 from ..pipeline.executable import is_library
 from ..vendors.namespaces import ARGUMENTS, namespace
 from .common import (

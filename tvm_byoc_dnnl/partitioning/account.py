@@ -27,21 +27,8 @@ from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
 from ..whole import is_whole
-from .flow import (
-    CallReport,
-    Candidate,
-    Flow,
-    Leaf,
-    NearMiss,
-    Node,
-    OnnxNodes,
-    RegionReport,
-    ReportData,
-    Totals,
-    Value,
-    nodes_of,
-    read_flow,
-)
+from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
+from .report_data import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
 from .trial import ask
 
 _logger = logging.getLogger("tvm_byoc_dnnl")

@@ -34,7 +34,8 @@ from ..ir.relax_utils import (
     outputs_of,
 )
 from ..partitioning.account import account_of
-from ..partitioning.flow import OnnxNodes, ReportData, from_bytes, to_bytes
+from ..partitioning.flow import OnnxNodes
+from ..partitioning.report_data import ReportData, from_bytes, to_bytes
 from .standalone import PROGRAM_FUNCTION, program_of
 
 #: kernel → for each use, in the order of execution, the names of the calls that it runs

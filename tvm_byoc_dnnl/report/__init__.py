@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..partitioning.flow import CallReport, Candidate, NearMiss, RegionReport, Totals
+from ..partitioning.report_data import CallReport, Candidate, NearMiss, RegionReport, Totals
 from .collect import Report, explain
 
 __all__ = ["CallReport", "Candidate", "NearMiss", "RegionReport", "Report", "Totals", "explain"]

@@ -21,8 +21,8 @@ from ..graph.cost import RegionPolicy, with_names
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, ops_of
 from ..partitioning.account import account_of, notes_of
 from ..partitioning.annotate import AnnotateExternalCompiler, compilers_of
-from ..partitioning.flow import CallReport, Candidate, ReportData, Worth
 from ..partitioning.passes import PartitionGraph
+from ..partitioning.report_data import CallReport, Candidate, ReportData, Worth
 from ..pipeline.byoc import settle_regions
 from ..pipeline.metadata import read_account
 from ..runtime.native import NativeRunner

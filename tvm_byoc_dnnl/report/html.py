@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..partitioning.flow import CallReport, ReportData
+from ..partitioning.report_data import CallReport, ReportData
 from .text import FIGURES_OF_A_REGION, figures_of, render_text
 
 _GAP_X, _GAP_Y, _HEIGHT = 26.0, 34.0, 40.0

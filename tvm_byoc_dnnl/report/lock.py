@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from ..core.errors import ArtifactError
 from ..graph.cost import RegionPolicy
-from ..partitioning.flow import CallReport, ReportData
+from ..partitioning.report_data import CallReport, ReportData
 from ..vendors.namespaces import ARGUMENTS, HOST
 from .text import count
 

@@ -19,7 +19,7 @@ import tvm
 
 from ..api.compile import compile
 from ..core.errors import InputError, UnsupportedError
-from ..partitioning.flow import ReportData
+from ..partitioning.report_data import ReportData
 from ..pipeline.executable import is_library
 from ..pipeline.metadata import Kernels
 from ..runtime.base import BaseRunner

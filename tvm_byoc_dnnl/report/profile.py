@@ -21,7 +21,7 @@ from ..core.compilation import knowing
 from ..core.errors import InputError, is_number, short
 from ..core.files import write_text
 from ..core.machine import QUIET, Neighbours
-from ..partitioning.flow import ReportData, Totals
+from ..partitioning.report_data import ReportData, Totals
 from ..pipeline.metadata import read_account, read_kernels
 from ..runtime.base import Company
 from ..runtime.runner import Runner

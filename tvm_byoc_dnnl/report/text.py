@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..partitioning.flow import CallReport, Candidate, RegionReport, ReportData
+from ..partitioning.report_data import CallReport, Candidate, RegionReport, ReportData
 from ..vendors.namespaces import HOST
 
 
