@@ -14,7 +14,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.pipeline.byoc import build_regions
+from tvm_byoc_dnnl.pipeline.regions import build_regions
 from tvm_byoc_dnnl.vendors.hooks import for_each_region
 
 VENDOR = "example_target_hook"

@@ -12,7 +12,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core.compilation import read_log
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of
-from tvm_byoc_dnnl.pipeline.byoc import build_regions
+from tvm_byoc_dnnl.pipeline.regions import build_regions
 
 VENDOR = "fused_op_vendor"
 op, nn = relax.op, relax.op.nn

@@ -15,8 +15,8 @@ from tvm_byoc_dnnl.core.errors import NativeLibraryError, UnsupportedError
 from tvm_byoc_dnnl.graph.cost import RegionPolicy
 from tvm_byoc_dnnl.ir.functions import dissolve_regions
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of
-from tvm_byoc_dnnl.pipeline.byoc import build_regions
 from tvm_byoc_dnnl.pipeline.metadata import read_metadata
+from tvm_byoc_dnnl.pipeline.regions import build_regions
 from tvm_byoc_dnnl.vendors.codegen import check_sources
 
 T = R.Tensor((4, 4), "float32")

@@ -19,9 +19,9 @@ from ..partitioning.annotate import AnnotateExternalCompiler
 from ..partitioning.passes import PartitionGraph
 from ..partitioning.trial import PlacedBy, first_in_order
 from ..pipeline import PIPELINE
-from ..pipeline.byoc import with_host_form
 from ..pipeline.executable import ByocExecutable, SourceExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
+from ..pipeline.host_form import with_host_form
 from ..prepare import ExactForms
 from ..tuning.database import choices_of, with_former_name
 from ..tuning.plans import known_times

@@ -25,6 +25,7 @@ from ..vendors.namespaces import compilation_of, get_target_options, namespace
 from ..vendors.quantised_groups import CONVERSIONS, Matched
 from ..whole import expand, whole_ops
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
+from .search_forms import OwnCopies, spread_tuples, with_unique_names
 from .trial import (
     Choice,
     Match,
@@ -37,15 +38,7 @@ from .trial import (
     trial_of,
     unknown_whole,
 )
-from .vendor_forms import (
-    Convertible,
-    OwnCopies,
-    Places,
-    VendorForms,
-    is_in_other_layout,
-    spread_tuples,
-    with_unique_names,
-)
+from .vendor_forms import Convertible, Places, VendorForms, is_in_other_layout
 
 #: function attribute that names the compiler(s) of a function
 COMPILER_ATTR = "compiler"

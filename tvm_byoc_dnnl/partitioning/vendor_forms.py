@@ -9,15 +9,6 @@ passes, and its calls in its layout, by TVM's ConvertLayout.
                                   permute_dims
 
 First all calls that the namespace may take are converted, to ask it which of them it takes; then these alone are.
-
-Functions before they are searched for patterns: tuples are replaced by their fields, names of variables differ, and
-of conversions of quantised tensors each reader gets a copy.
-
-    q ─ dequantize ┬ conv2d ─ quantize           q ┬ dequantize ─ conv2d ─ quantize
-                   └ add ─────── …         ──>     └ dequantize ─ add ─────── …
-
-A group from its dequantizes to its quantize has no result then that others read, so that a pattern can take it. The
-copies that no pattern took are one again afterwards.
 """
 
 from __future__ import annotations
@@ -31,20 +22,19 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.s_tir import slayout
-from tvm_ffi import structural_equal
 
 from ..core.compilation import Fact
 from ..core.errors import NativeLibraryError
-from ..core.tvm_fast import ByIdentity, is_a, items
+from ..core.tvm_fast import is_a
 from ..core.verdict import describe, run_pass
-from ..ir.relax_utils import NESTED, RESHAPES, bindings_in, bindings_of, free_name, is_op_call, op_calls
-from ..ir.tvm_compat import dtype_of, is_constant, make_var, with_args
-from ..ir.walker import Substitute, rewrite_blocks, rewrite_calls, without_hidden
+from ..ir.relax_utils import RESHAPES, is_op_call, op_calls
+from ..ir.tvm_compat import is_constant
+from ..ir.walker import without_hidden
 from ..prepare.constants import FOLD_TRANSPOSED
 from ..prepare.identities import axes_of
 from ..prepare.rewrite import Rules, Scope, rewrite_pass
 from ..vendors.namespace import Namespace
-from ..vendors.quantised_groups import CONVERSIONS, QUANTIZE
+from ..vendors.quantised_groups import CONVERSIONS
 from .trial import may_take
 
 _CONVOLUTIONS = ("relax.nn.conv{}d", "relax.nn.conv{}d_transpose")
@@ -302,135 +292,3 @@ def _of_pictures(
         name, *around = (names.get((fact.function, n), n) for n in (fact.name, *fact.calls))
         if not pictures.isdisjoint((fact.function, n) for n in (name, *around)):
             yield replace(fact, name=name, calls=tuple(around))
-
-
-class OwnCopies:
-    def __init__(self) -> None:
-        self._original: ByIdentity[Any] = ByIdentity()  # of a copy
-
-    def made(self, func: relax.Function) -> relax.Function:
-        taken = {str(var.name) for var in (*items(func.params), *(b.var for b in bindings_in(func)))}
-        return rewrite_blocks(func, lambda block: self._split(block, taken))
-
-    def joined(self, func: relax.Function) -> relax.Function:
-        return rewrite_blocks(func, self._join) if self._original else func
-
-    def _split(self, block: Any, taken: set[str]) -> Any:
-        bindings = items(block.bindings)
-        values = ByIdentity.of((b.var, b.value) for b in bindings)
-        readers: ByIdentity[list[Any]] = ByIdentity.of((b.var, []) for b in bindings)
-        for binding in bindings:
-            for var in items(relax.analysis.free_vars(binding.value)):
-                if var in readers:
-                    readers[var].append(binding.var)
-        copies: ByIdentity[list[Any]] = ByIdentity()  # variable → those that stand behind it
-        for binding in reversed(bindings):
-            var = binding.var
-            is_kept = not is_a(var, relax.DataflowVar)  # something behind the block reads the original
-            others = readers[var] if is_kept else readers[var][1:]
-            if not others or not _is_conversion(binding.value) or _ends_a_group(binding.value, values, readers):
-                continue
-            for reader in others:
-                copy = make_var(free_name(str(var.name), taken, 1), var.ty, is_dataflow=True)
-                self._original[copy] = self._original.get(var, var)
-                values[copy] = with_args(binding.value, items(binding.value.args), var.ty)
-                values[reader] = Substitute({var: copy}).of(values[reader])
-                copies.setdefault(var, []).append(copy)
-                for read in items(relax.analysis.free_vars(binding.value)):
-                    if read in readers:
-                        readers[read].append(copy)
-        if not copies:
-            return block
-        made = []
-        for binding in bindings:
-            value = values[binding.var]
-            if value is not binding.value:
-                is_cast = is_a(binding, relax.MatchCast)
-                binding = (
-                    relax.MatchCast(binding.var, value, binding.ty) if is_cast else relax.VarBinding(binding.var, value)
-                )
-            made += [binding, *(relax.VarBinding(copy, values[copy]) for copy in copies.get(binding.var, ()))]
-        return relax.DataflowBlock(made)
-
-    def _join(self, block: Any) -> Any:
-        first: ByIdentity[list[tuple[Any, Any]]] = ByIdentity()  # original → different calls of it and its copies
-        known = Substitute({})
-        made: list[Any] = []
-        for given in items(block.bindings):
-            (binding,) = known.bindings(given)
-            original = self._original.get(binding.var, binding.var)
-            equal = first.setdefault(original, []) if is_a(binding.value, relax.Call) else []
-            same = next((var for var, call in equal if _equal(call, binding.value)), None)
-            if same is not None and binding.var in self._original:
-                known.put(given.var, same)
-                continue
-            equal.append((binding.var, binding.value))
-            made.append(binding)
-        return block if len(made) == len(block.bindings) else relax.DataflowBlock(made)
-
-
-def _is_conversion(value: Any) -> bool:
-    return is_op_call(value) and value.op.name in CONVERSIONS
-
-
-def _ends_a_group(conversion: Any, values: ByIdentity[Any], readers: ByIdentity[list[Any]]) -> bool:
-    """Whether it is the last call of a group: what it converts was computed for it alone.
-
-    The stored tensor that a dequantize reads is no result of a group, unless it is a sum of 32 bits.
-    """
-    operand = conversion.args[0]
-    if operand not in values or len(readers[operand]) > 1:
-        return False
-    return conversion.op.name == QUANTIZE or dtype_of(operand.ty) == "int32"
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return a.op.same_as(b.op) and all(map(structural_equal, items(a.args), items(b.args)))
-
-
-def spread_tuples(func: relax.Function, ops: Collection[str]) -> relax.Function:
-    """``func`` with ``concat(t)`` written as ``concat((a, b))``, which can be merged with what makes ``a``."""
-    if not any(is_a(value, NESTED) or _reads_tuple(value, ops) for _, value in bindings_of(func)):
-        return func  # a visit of every expression takes long
-    changed = rewrite_calls(func, partial(_spread, ops))
-    return func if changed is func else relax.analysis.remove_all_unused(changed)
-
-
-def _is_held(expr: Any) -> bool:
-    return is_a(expr, relax.Var) and is_a(expr.ty, relax.TupleType)
-
-
-def _reads_tuple(value: Any, ops: Collection[str]) -> bool:
-    return is_op_call(value) and value.op.name in ops and any(map(_is_held, items(value.args)))
-
-
-def _spread(ops: Collection[str], bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
-    if not _reads_tuple(call, ops):
-        return None
-    return with_args(call, [_fields(bb, arg) if _is_held(arg) else arg for arg in items(call.args)])
-
-
-def _fields(bb: relax.BlockBuilder, var: Any) -> Any:
-    known = bb.lookup_binding(var)
-    if isinstance(known, relax.Tuple):
-        return known
-    fields = [bb.emit(relax.TupleGetItem(var, i), f"{var.name}_{i}") for i in range(len(var.ty.fields))]
-    return relax.Tuple(fields)
-
-
-def with_unique_names(func: relax.Function) -> relax.Function:
-    bound = [*items(func.params)]
-    for binding in bindings_in(func):
-        value = binding.value
-        bound += [*items(value.params), binding.var] if isinstance(value, relax.Function) else [binding.var]
-    taken: dict[str, int] = {}
-    renamed: dict[Any, Any] = {}
-    for var in bound:
-        name = given = str(var.name)
-        while name in taken:
-            taken[given] += 1
-            name = f"{given}_{taken[given]}"
-        taken[name] = 0
-        if name != given:
-            renamed[var] = type(var)(name, var.ty)
-    return Substitute(renamed).function(func) if renamed else func

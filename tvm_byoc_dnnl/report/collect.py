@@ -23,8 +23,8 @@ from ..partitioning.account import account_of, notes_of
 from ..partitioning.annotate import AnnotateExternalCompiler, compilers_of
 from ..partitioning.passes import PartitionGraph
 from ..partitioning.report_data import CallReport, Candidate, ReportData, Worth
-from ..pipeline.byoc import settle_regions
 from ..pipeline.metadata import read_account
+from ..pipeline.regions import settle_regions
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
 from ..tuning.database import choices_of, with_former_name

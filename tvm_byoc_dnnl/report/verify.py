@@ -26,7 +26,7 @@ from ..ir.functions import flatten_region
 from ..ir.relax_utils import bindings_of, caller_of, codegen_of, composite_of, global_var
 from ..partitioning.merge import longest
 from ..pipeline import PIPELINE
-from ..pipeline.byoc import settle_regions
+from ..pipeline.regions import settle_regions
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
 from ..vendors.hook_lowering import with_known_shapes
