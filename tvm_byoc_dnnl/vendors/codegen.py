@@ -10,6 +10,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from ..ir.fingerprint import fingerprint
 from ..ir.relax_utils import codegen_of, constant_numpy, constants_in, external_modules, is_host_function
 from ..ir.tvm_compat import constant_tensor
 from ..ir.walker import rewrite_blocks, rewrite_calls
-from .devices import Residence
+from .devices import with_residents
 
 _LINES_SHOWN = 8
 _Made = TypeVar("_Made")
@@ -193,7 +194,7 @@ def with_external_calls(
     functions = {gv: f for gv, f in mod.functions.items() if gv not in regions}
     for gv, func in functions.items():
         if is_host_function(func) and not regions.keys().isdisjoint(relax.analysis.all_global_vars(func)):
-            resident = rewrite_blocks(func, Residence(symbols)) if on_device else func
+            resident = rewrite_blocks(func, partial(with_residents, symbols)) if on_device else func
             functions[gv] = rewrite_calls(resident, external)
     attrs = dict(mod.attrs.items()) if mod.attrs else {}
     attrs["external_mods"] = [*external_modules(mod), *modules]

@@ -194,17 +194,14 @@ class _Value(NamedTuple):
     sources: tuple[Any, ...]
 
 
-class Residence:
-    """Rewrites a dataflow block, for `rewrite_blocks`; ``symbols`` names the functions of a namespace's regions."""
+def with_residents(symbols: Mapping[Any, str], block: Any) -> Any:
+    """A dataflow block whose values stay on a device from region to region; ``symbols`` names these regions' functions.
 
-    def __init__(self, symbols: Mapping[Any, str]) -> None:
-        self._symbols = symbols
-
-    def __call__(self, block: Any) -> Any:
-        """The block; the same one, if it calls no such region."""
-        if not any(_is_call_of(b.value, self._symbols) for b in block.bindings):
-            return block
-        return relax.DataflowBlock(_Block(self._symbols).rewritten(block.bindings))
+    It is the same one, if it calls no such region.
+    """
+    if not any(_is_call_of(b.value, symbols) for b in block.bindings):
+        return block
+    return relax.DataflowBlock(_Block(symbols).rewritten(block.bindings))
 
 
 def _is_call_of(value: Any, symbols: Mapping[Any, str]) -> bool:
