@@ -18,7 +18,7 @@ from ..core.errors import UnsupportedError
 from ..core.own_process import apart
 from ..core.verdict import BrokenRegions, Failure, Reject, all_or_each, calling, describe, run_pass
 from ..ir.functions import inline_regions
-from ..ir.relax_utils import codegen_of, external_modules, global_var, is_host_function, is_op_call
+from ..ir.relax_utils import codegen_of, external_modules, free_name, global_var, is_host_function, is_op_call
 from ..ir.walker import rewrite_calls
 from .c_source import c_module, lower_tir
 from .codegen import Route, Terms, check_sources, missing_functions
@@ -75,10 +75,7 @@ class KernelTable:
         func = func.without_attr("global_symbol").without_attr("Codegen")
         if (key := StructuralKey(func)) in self._names:
             return self._names[key]
-        name, number = hint, 0
-        while name in self._taken:
-            name, number = f"{hint}_{number}", number + 1
-        self._taken.add(name)
+        name = free_name(hint, self._taken)
         self.functions[name] = func
         self._names[key] = name
         return name
