@@ -64,6 +64,7 @@ int32_t Failed(int32_t status, const char* message) noexcept {
 template <typename Body>
 int32_t Guarded(const Body& body) noexcept {
   try {
+    const HoldsForks here;
     body();
     return TVM_BYOC_OK;
   } catch (const Error& error) {

@@ -207,7 +207,7 @@ std::string RecordOf(std::string_view* data, const std::string& key) {
   return record + std::string(kMagic);
 }
 
-void CheckLibrary(std::string_view data, const std::string& path, const std::string& key) {
+void CheckHeaders(std::string_view data, const std::string& path) {
   if (data.size() < kHeader || data.substr(0, kElf.size()) != kElf)
     Refuse(path, "no ELF file; expected what export_library or `tvm-byoc compile` wrote");
   uint64_t needed = Field<uint64_t>(data, 40);
@@ -217,11 +217,15 @@ void CheckLibrary(std::string_view data, const std::string& path, const std::str
     Refuse(path, Cat("it has ", data.size(), " bytes, its header says ", needed,
                      "; it was cut off, copy or export it again"));
   }
+  if (!IsSound(data)) Refuse(path, "its headers are damaged; copy or export it again");
+}
+
+void CheckLibrary(std::string_view data, const std::string& path, const std::string& key) {
   const std::optional<Record> record = Find(data);
   if (!record) {
+    CheckHeaders(data, path);
     if (data.find(kLibraryMark) != std::string_view::npos) RefuseEnd(path);
     if (!key.empty()) Refuse(path, "it has no record of what it was made from");
-    if (!IsSound(data)) Refuse(path, "its headers are damaged; copy or export it again");
     return;
   }
   if (!Fitting(*record, !key.empty(), &data)) RefuseDamaged(path);

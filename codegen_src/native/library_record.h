@@ -29,10 +29,13 @@ constexpr std::string_view kLibraryMark = "tvm_byoc_dnnl_has_a_checksum";
 /// file that is no ELF file. A record that is there already is left out of `data`.
 std::string RecordOf(std::string_view* data, const std::string& key);
 
-/// Throws Error(kArtifact), which names `path`, for a file that is not a complete ELF file, or
-/// whose record does not fit. Mapping a truncated library ends the process with a bus error, and a
-/// damaged one computes wrong numbers. With a `key`, what it must have been made from, the weights
-/// are compared, too, and a library without a record is refused.
+/// Throws Error(kArtifact), which names `path`, for a file that is not a complete ELF file: mapping
+/// a truncated library ends the process with a bus error.
+void CheckHeaders(std::string_view data, const std::string& path);
+
+/// The same, and for one whose record does not fit: it computes wrong numbers. With a `key`, what
+/// it must have been made from, the weights are compared, too, and a library without a record is
+/// refused.
 void CheckLibrary(std::string_view data, const std::string& path, const std::string& key);
 
 /// Throws Error(kArtifact): a file is not what its record says.

@@ -4,9 +4,19 @@
 
 namespace tvm_byoc_dnnl {
 
-/// Lets a process that forks, and its child, compute as before: each with a team of its own. What
-/// other threads were doing at the fork is lost in the child, as after any fork.
+/// Lets a process that forks, and its child, compute as before: each with a team of its own.
 void SurviveForks();
+
+/// While one lives, a fork in another thread waits, for up to a second: what this thread does would
+/// be lost in the child, and the locks that it holds, of ours and of libraries, would stay taken.
+/// The code inside must not wait for Python, whose lock the thread that forks may hold.
+class HoldsForks {
+ public:
+  HoldsForks();
+  ~HoldsForks();
+  HoldsForks(const HoldsForks&) = delete;
+  HoldsForks& operator=(const HoldsForks&) = delete;
+};
 
 /// The threads that the calling thread's loops use.
 int MaxThreads();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/support/error.h"
+#include "native/threads.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -30,11 +31,20 @@ auto Guarded(const Body& body) -> decltype(body()) {
   }
 }
 
+/// The same while no other thread forks; `body` must not wait for Python.
+template <typename Body>
+auto GuardedFromForks(const Body& body) -> decltype(body()) {
+  return Guarded([&]() -> decltype(body()) {
+    const HoldsForks here;
+    return body();
+  });
+}
+
 /// A function for Python whose exceptions leave like this.
 template <typename Result, typename... Args>
 auto Door(Result (*function)(Args...)) {
   return [function](Args... args) -> Result {
-    return Guarded([&]() -> Result { return function(std::forward<Args>(args)...); });
+    return GuardedFromForks([&]() -> Result { return function(std::forward<Args>(args)...); });
   };
 }
 

@@ -55,9 +55,22 @@ ffi::Module Load(const ffi::Function& loader, const std::string& path) {
 }
 
 void Check(const ffi::String& file, const ffi::String& path, const ffi::String& key) {
-  if (std::filesystem::file_size(std::string(file)) == 0) return CheckLibrary("", path, key);
+  if (std::filesystem::file_size(std::string(file)) == 0) return CheckHeaders("", path);
   const auto mapped = MapFile(file);
   CheckLibrary({mapped->data(), mapped->bytes()}, path, key);
+}
+
+/// For those who load by TVM alone. What has no record may be somebody else's.
+ffi::Module LoadChecked(const ffi::Function& loader, const ffi::String& path,
+                        const ffi::String& format) {
+  const std::optional<FileIdentity> identity = IdentityOf(path);
+  if (!identity) return loader(path, format).cast<ffi::Module>();
+  Guarded([&] {
+    if (identity->sealed) return Check(path, path, "");
+    const auto mapped = MapFile(path);
+    CheckHeaders({mapped->data(), mapped->bytes()}, path);
+  });
+  return identity->sealed ? Load(loader, path) : loader(path, format).cast<ffi::Module>();
 }
 
 /// The length of a library without its record, and its record.
@@ -126,9 +139,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.WriteMark", Door(WriteMark))
       .def("tvm_byoc_dnnl.ObjectModuleCreate", Door(CreateObject));
   auto load = [loader](const ffi::String& path, const ffi::String& format) {
-    const std::optional<FileIdentity> identity = IdentityOf(path);
-    if (identity && identity->sealed) return Load(loader, path);
-    return loader(path, format).cast<ffi::Module>();
+    return LoadChecked(loader, path, format);
   };
   ffi::Function::SetGlobal(kLoader, ffi::Function::FromTyped(load), true);
 }

@@ -55,18 +55,19 @@ class RegionModule final : public ffi::ModuleObj {
     // The functions keep the module alive.
     ffi::ObjectPtr<RegionModule> self = ffi::GetObjectPtr<RegionModule>(this);
     if (name == region_.artifact().symbol) {
-      return ffi::Function::FromPacked(
-          [self](ffi::PackedArgs args, ffi::Any*) { Guarded([&] { self->Call(args, nullptr); }); });
+      return ffi::Function::FromPacked([self](ffi::PackedArgs args, ffi::Any*) {
+        GuardedFromForks([&] { self->Call(args, nullptr); });
+      });
     }
     if (name == "__init_" + region_.artifact().symbol) {
       return ffi::Function::FromTyped([self](const ffi::Array<ffi::Tensor>& constants) {
-        Guarded([&] { self->Initialise(constants); });
+        GuardedFromForks([&] { self->Initialise(constants); });
         return 0;
       });
     }
     if (const Growth::Cache* cache = CacheOf(name)) {
       return ffi::Function::FromPacked([self, cache](ffi::PackedArgs args, ffi::Any* result) {
-        *result = Guarded([&] { return self->MemoryFor(*cache, args); });
+        *result = GuardedFromForks([&] { return self->MemoryFor(*cache, args); });
       });
     }
     if (name == "caches") {  // the arguments of each: the rows so far, these with the new ones, and
@@ -101,7 +102,7 @@ class RegionModule final : public ffi::ModuleObj {
     }
     if (name == "describe") {
       return ffi::Function::FromPacked([self](ffi::PackedArgs args, ffi::Any* result) {
-        *result = Guarded([&] { return self->Describe(args); });
+        *result = GuardedFromForks([&] { return self->Describe(args); });
       });
     }
     if (name == "plans") {  // counters of the plans, and of the calls
@@ -110,7 +111,7 @@ class RegionModule final : public ffi::ModuleObj {
     if (name == "profile") {
       return ffi::Function::FromPacked([self](ffi::PackedArgs args, ffi::Any* result) {
         json::Object report;
-        Guarded([&] { self->Call(args, &report); });
+        GuardedFromForks([&] { self->Call(args, &report); });
         *result = ffi::String(json::Value(std::move(report)).Dump());
       });
     }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "common/pace.h"
+#include "native/threads.h"
 
 namespace {
 
@@ -22,6 +23,7 @@ using ParallelLambda = int (*)(int task, ParallelGroupEnv* env, void* closure);
 
 /// `num_task`: 0 for one on each thread.
 int Launch(ParallelLambda lambda, void* closure, int num_task) {
+  const tvm_byoc_dnnl::HoldsForks here;
   const tvm_byoc_dnnl::RunningCall call;
   int threads = std::min(byoc_threads(), call.Allowed().threads);
   if (num_task > 0) threads = std::min(threads, num_task);

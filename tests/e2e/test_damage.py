@@ -17,6 +17,7 @@ import tvm_byoc_dnnl as byoc
 from tests.weights_models import TOKENS, weighty_model
 from tvm_byoc_dnnl.ir.relax_utils import constant_numpy
 from tvm_byoc_dnnl.ir.tvm_compat import is_constant
+from tvm_byoc_dnnl.vendor import object_module
 
 pytestmark = pytest.mark.native
 
@@ -58,7 +59,7 @@ def test_no_flipped_bit_gives_wrong_numbers(exported: Path, tmp_path: Path) -> N
 
 
 def test_damaged_weights_are_noticed_by_tvm_alone(exported: Path, tmp_path: Path) -> None:
-    """Without `byoc.load`: what checks them is in the library."""
+    """Without `byoc.load`: what checks them is in the library; source has them in its code, of which all is checked."""
     mod, _ = weighty_model(_WIDTH, 2, seed=3)
     data = bytearray(exported.read_bytes())
     found: list[np.ndarray] = []
@@ -69,8 +70,20 @@ def test_damaged_weights_are_noticed_by_tvm_alone(exported: Path, tmp_path: Path
     data[place + 100] ^= 1
     path = tmp_path / "m.so"
     path.write_bytes(data)
-    with pytest.raises(byoc.ArtifactError, match=r"weights are damaged: constant .* another checksum"):
+    with pytest.raises(byoc.ArtifactError, match=r"is damaged, its checksum is another|weights are damaged: "):
         relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+
+
+def test_a_cut_library_is_refused_by_every_loader(exported: Path, tmp_path: Path) -> None:
+    """Mapped, its missing pages would end the process."""
+    path, linked = tmp_path / "m.so", tmp_path / "linked.so"
+    subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", linked], input=b"int f(void) { return 1; }", check=True)
+    for whole in (exported.read_bytes(), linked.read_bytes()):
+        for size in (0, 1, 64, 1000, 5000, len(whole) // 2):
+            path.write_bytes(whole[:size])
+            for load in (byoc.load, tvm.runtime.load_module, lambda p: object_module(exported, Path(p), ["f"])):
+                with pytest.raises(byoc.ArtifactError, match=r"cut off|no ELF file|headers are damaged|is empty"):
+                    load(str(path))
 
 
 def test_plain_weights_are_not_read_to_check_the_file(tmp_path: Path) -> None:

@@ -124,6 +124,18 @@ with run._pool_lock:  # as another thread may hold it
     in_child(child)
 np.testing.assert_array_equal(run.submit(x).result(), want)
 """,
+    "while another thread makes plans": """
+want = run(x)
+def work():
+    while True:
+        byoc.load(sys.argv[1])(x)
+threading.Thread(target=work, daemon=True).start()
+def child():
+    np.testing.assert_array_equal(byoc.load(sys.argv[1])(x), want)
+for _ in range(20):
+    in_child(child)
+os._exit(0)
+""",
     "inside of a parallel loop": """
 import tvm_ffi
 want = run(x)

@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 
 import tvm_byoc_dnnl as byoc
+from tvm_byoc_dnnl.pipeline.executable import seal
 
 pytestmark = pytest.mark.native
 
@@ -200,6 +201,7 @@ def test_an_error_of_the_loader_names_the_path(tmp_path: Path, built: list[Path]
     data = bytearray(built[0].read_bytes())
     data[18:20] = (0xF3).to_bytes(2, "little")  # another machine
     path.write_bytes(data)
+    seal(path)
     with pytest.raises(RuntimeError, match=r"m\.so") as error:
         tvm.runtime.load_module(str(path))
     assert str(path) in str(error.value) and "//" not in str(error.value).replace("://", "")

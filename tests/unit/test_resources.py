@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tvm_byoc_dnnl import load
+from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.core.errors import ArtifactError, InputError, OutOfFilesError, OutOfMemoryError, out_of_resources
 from tvm_byoc_dnnl.frontends.onnx import importer as onnx_import
 from tvm_byoc_dnnl.frontends.onnx.importer import load_apart, load_onnx
-from tvm_byoc_dnnl.runtime import runner
 
 FILES, MEMORY = (OSError(n, os.strerror(n)) for n in (errno.EMFILE, errno.ENOMEM))
 CAUSES = [
@@ -48,7 +48,7 @@ def test_while_a_library_is_loaded(
     def fail(*_: Any) -> Any:
         raise cause
 
-    monkeypatch.setattr(runner, "load_library", fail)
+    monkeypatch.setattr(_native, "load_library", fail)
     with pytest.raises(kind):
         load(path)
 

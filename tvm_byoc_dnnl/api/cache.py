@@ -35,7 +35,7 @@ from ..frontends.gguf.file import SUFFIX as GGUF
 from ..ir.fingerprint import content_key, fingerprint
 from ..ir.relax_utils import constant_numpy, constants_in
 from ..pipeline.byoc import name_of_schedules
-from ..pipeline.executable import ByocExecutable, load_library, seal
+from ..pipeline.executable import ByocExecutable, seal
 from ..tuning.database import thread_count
 from ..vendors.namespaces import compilers, namespace
 
@@ -52,7 +52,7 @@ class CachedExecutable(ByocExecutable):
     path: Path
 
     def __init__(self, path: Path, key: str) -> None:
-        module = load_library(path, key)
+        module = _native.load_library(path, key)
         super().__init__(module)
         self.path = path
 
@@ -164,7 +164,8 @@ class ModelCache:
             with opened(path, follow=False) as file:
                 if (reason := _stranger(os.fstat(file.fileno()))) is not None:
                     raise ArtifactError(reason)
-                os.utime(file.fileno())  # when it was used last, for those who tidy up
+                with contextlib.suppress(OSError):  # of a folder that root has filled
+                    os.utime(file.fileno())  # when it was used last, for those who tidy up
                 found = load(file)
         except FileNotFoundError:
             return None

@@ -1,5 +1,7 @@
 """Finds and loads the native library, on first use and once; and the engines beside it, when they are asked for.
 
+Checks and loads the libraries that it or a vendor's compiler made.
+
 The number of threads of single calls, whatever the rest of the process uses.
 """
 
@@ -8,12 +10,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .errors import NativeLibraryError
+from .errors import ArtifactError, NativeLibraryError
+from .files import opened
 from .machine import few_spins
 
 #: our library
@@ -24,6 +28,7 @@ _ENGINE = "libtvm_byoc_engine_{}.so"
 #: advice for an error that names libgomp
 OPENMP_CURE = "the OpenMP runtime libgomp.so.1 is missing: apt-get install libgomp1 (or your system's package)"
 
+_TRIES = 25  # to load a file that is replaced meanwhile
 _lock = threading.RLock()
 _handle: ctypes.CDLL | None = None
 _available: set[str] = set()
@@ -121,6 +126,39 @@ def advice(error: str) -> str:
     else:
         cure = "reinstall the package: pip install --force-reinstall tvm-byoc-dnnl"
     return f"Searched: {LIBRARY.parent} and its run path. {cure}"
+
+
+def load_library(path: Path, key: str | None = None) -> Any:
+    """Check a library, and load what was checked; ``key`` is what it must have been made from.
+
+    Raises
+    ------
+    OSError
+        If there is no such file, or it is none.
+    ArtifactError
+        If it is no library that can be loaded, or is damaged; or is replaced while it is loaded.
+    """
+    load()
+    for _ in range(_TRIES):
+        with opened(path, follow=key is None) as file:
+            before = _identity(os.fstat(file.fileno()))
+            # of what was opened, under whatever name
+            function("tvm_byoc_dnnl.CheckLibrary")(f"/proc/self/fd/{file.fileno()}", str(path), key or "")
+        try:
+            module = function("tvm_byoc_dnnl.LoadLibrary")(str(path.resolve()))
+        except ArtifactError:
+            raise
+        except Exception as error:
+            raise ArtifactError(
+                f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
+            ) from error
+        if _identity(path.stat()) == before:  # else it may be another file that was loaded
+            return module
+    raise ArtifactError(f"{path} is replaced again and again while it is loaded; load it when it is complete")
+
+
+def _identity(about: os.stat_result) -> tuple[int, ...]:
+    return about.st_dev, about.st_ino, about.st_size
 
 
 def regions(modules: Iterable[Any], having: str = "plans") -> dict[str, Any]:

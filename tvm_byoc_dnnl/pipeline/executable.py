@@ -23,15 +23,13 @@ from tvm.support import cc
 from tvm.support.cc import get_cc
 
 from ..core import _native
-from ..core.errors import ArtifactError, ByocError, ExportError
+from ..core.errors import ByocError, ExportError
 from ..core.files import opened, why_not_written, workspace, written
 from ..vendors.c_source import object_module
 from ..vendors.codegen import SourceBuild
 from ..vendors.namespaces import compilers, namespace
 from ..vendors.portable import source_builds
 from .host_code import drop_empty_source, objects_in_memory, set_imports, with_host_code
-
-_TRIES = 25  # to load a file that is replaced meanwhile
 
 
 def is_library(path: Path) -> bool:
@@ -56,39 +54,6 @@ def seal(path: Path, key: str = "") -> None:
             file.truncate(size)
             file.seek(size)
             file.write(record)
-
-
-def load_library(path: Path, key: str | None = None) -> tvm.runtime.Module:
-    """Check a library, and load what was checked; ``key`` is what it must have been made from.
-
-    Raises
-    ------
-    OSError
-        If there is no such file, or it is none.
-    ArtifactError
-        If it is no library that can be loaded, or is damaged; or is replaced while it is loaded.
-    """
-    _native.load()
-    for _ in range(_TRIES):
-        with opened(path, follow=key is None) as file:
-            before = _identity(os.fstat(file.fileno()))
-            # of what was opened, under whatever name
-            _native.function("tvm_byoc_dnnl.CheckLibrary")(f"/proc/self/fd/{file.fileno()}", str(path), key or "")
-        try:
-            module = _native.function("tvm_byoc_dnnl.LoadLibrary")(str(path.resolve()))
-        except ArtifactError:
-            raise
-        except Exception as error:
-            raise ArtifactError(
-                f"{path} is not a library that can be loaded here: {error}; export the model again with this version"
-            ) from error
-        if _identity(path.stat()) == before:  # else it may be another file that was loaded
-            return module
-    raise ArtifactError(f"{path} is replaced again and again while it is loaded; load it when it is complete")
-
-
-def _identity(about: os.stat_result) -> tuple[int, ...]:
-    return about.st_dev, about.st_ino, about.st_size
 
 
 _LINES_SHOWN = 5

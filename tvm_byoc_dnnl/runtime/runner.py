@@ -29,7 +29,7 @@ from ..core.errors import (
     short,
 )
 from ..core.tensor_info import check_symbols
-from ..pipeline.executable import ByocExecutable, load_library
+from ..pipeline.executable import ByocExecutable
 from ..pipeline.memory import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
@@ -297,7 +297,7 @@ def load(
             except (ArtifactError, UnsupportedError):  # what is damaged for both, TVM's loader says
                 if runtime == "native":
                     raise
-        module = load_library(path)
+        module = _native.load_library(path)
     return Runner(module, **settings, options=options)
 
 
@@ -317,7 +317,7 @@ def described(model: Any) -> Runner:
     """For what it says of itself: a region that this machine cannot open is an error of its call."""
     if isinstance(model, (str, PathLike)):
         with loading(model) as path:
-            model = load_library(path)
+            model = _native.load_library(path)
     return _Described(model)
 
 

@@ -19,6 +19,7 @@ from tvm import tirx
 
 from ..core import _native
 from ..core.errors import UnsupportedError, takes
+from ..core.files import read
 from ..ir.tvm_compat import C_ROUNDS_TO_EVEN, buffer_loads, dtype_of
 
 _INTEGER = re.compile(r"(u?int)(8|16|32|64)|bool")
@@ -169,11 +170,19 @@ def object_module(object_file: Path, library: Path, symbols: Sequence[str], sour
         The functions in them, each exported as ``__tvm_ffi_<symbol>``.
     source : str
         What ``inspect_source`` shows.
+
+    Raises
+    ------
+    InputError
+        If the object file cannot be read.
+    OSError, ArtifactError
+        If there is no such library, or it cannot be loaded: it is cut off, or was linked for another machine.
     """
+    code = read(object_file, "the object code of a compiler")
     if not _native.available():
         return tvm.get_global_func("runtime.ModuleLoadStaticLibrary")(str(object_file), list(symbols))
-    loaded = tvm_ffi.load_module(str(library), keep_module_alive=False)
-    return _native.function("tvm_byoc_dnnl.ObjectModuleCreate")(object_file.read_bytes(), loaded, source, "object")
+    loaded = _native.load_library(library)
+    return _native.function("tvm_byoc_dnnl.ObjectModuleCreate")(code, loaded, source, "object")
 
 
 # TVM defines these in every C file that it writes, and two such files would not link into one library.
