@@ -119,10 +119,13 @@ class Pieces:
         """What was held back, at the end; nothing if it is asked for again."""
         if self.stopped:
             return ""
-        self._held += self._decode(self._ids)[self._given :]
+        text = self._decode(self._ids)
+        self._held += text[self._given :]
+        self._given = len(text)
         piece = self._before_stop()
-        held, self.stopped = "" if self.stopped else self._held, True
-        return piece + held
+        if not self.stopped:
+            piece, self._held = piece + self._held, ""
+        return piece
 
     def _before_stop(self) -> str:
         places = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]

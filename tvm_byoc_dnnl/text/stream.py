@@ -75,6 +75,8 @@ class TextStream(Iterator[str]):
                 continue
             self.tokens += 1
             piece = self._pieces.add(token)
+            if self.tokens == self._limit:
+                piece += self._pieces.rest()
             if self._pieces.stopped or self.tokens == self._limit:
                 self._finish("stop" if self._pieces.stopped else "length")
         piece = piece or ("" if self.finished == "closed" else self._pieces.rest())
