@@ -31,6 +31,7 @@ from ..graph.cost import RegionPolicy, Work, usual_sizes
 from ..ir.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
 from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed
+from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, compilation_of, find_namespace, get_target_options, namespace
 from .annotate import Matcher, compilers_of
@@ -42,6 +43,17 @@ Attempt = Callable[[Namespace, relax.Function], "Failure | None"]
 MODULE = "the module"
 #: ``question(region, bindings)``: what is wrong with a region of some of the bindings of another
 Question = Callable[["_Region", Sequence[Any]], "Failure | None"]
+
+
+def attempt_in(mod: tvm.IRModule, *, dry_run: bool = False) -> Attempt:
+    """By routes, with the options of a module; in a ``dry_run`` none is asked that compiles the region for it."""
+
+    def attempt(ns: Namespace, region: relax.Function) -> Failure | None:
+        if dry_run and ns.route.compiles:
+            return None
+        return route_attempt(ns.route, region, get_target_options(mod, ns.name))
+
+    return attempt
 
 
 @dataclass(eq=False)

@@ -9,16 +9,13 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import current, knowing, raise_failures, read_log, stage, with_facts
-from ..core.verdict import Failure
 from ..graph.cost import RegionPolicy
 from ..ir.functions import RegionBuilder, dissolve_regions, with_uses
 from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, is_host_function
 from ..ir.walker import rewrite_blocks
-from ..vendors.codegen import attempt as route_attempt
-from ..vendors.namespace import Namespace
-from ..vendors.namespaces import get_target_options, namespace
+from ..vendors.namespaces import namespace
 from ..vendors.portable import install_codegen
-from .fallback import Attempt, BlockPlan, Fallback, Plan
+from .fallback import Attempt, BlockPlan, Fallback, Plan, attempt_in
 from .merge import Unit
 
 
@@ -56,13 +53,10 @@ def PartitionGraph(
 
     @tvm.transform.module_pass(opt_level=0, name="PartitionGraph")
     def partition(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-        def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
-            if dry_run and ns.route.compiles:
-                return None
-            return route_attempt(ns.route, func, get_target_options(mod, ns.name))
-
         with stage("try"):
-            made = partition_module(mod, attempt, policy)
+            fallback = Fallback(mod, attempt_in(mod, dry_run=dry_run), policy)
+            made = _partitioned(fallback)
+        made = made.with_attr(LIMITS_ATTR, fallback.limits) if fallback.limits else made.without_attr(LIMITS_ATTR)
         if strict:
             raise_failures(read_log(made))
         return made
@@ -72,12 +66,6 @@ def PartitionGraph(
 
 #: attribute of a partitioned module: who (see `Fallback.limits`) → the number of regions that it may have
 LIMITS_ATTR = "tvm_byoc_max_regions"
-
-
-def partition_module(mod: tvm.IRModule, attempt: Attempt, policy: RegionPolicy | None = None) -> tvm.IRModule:
-    fallback = Fallback(mod, attempt, policy)
-    made = _partitioned(fallback)
-    return made.with_attr(LIMITS_ATTR, fallback.limits) if fallback.limits else made.without_attr(LIMITS_ATTR)
 
 
 def partition_again(mod: tvm.IRModule, regions: Sequence[Any], attempt: Attempt) -> tvm.IRModule:

@@ -24,21 +24,20 @@ from ..core import _native
 from ..core.compilation import compiling, knowing
 from ..core.files import write_text
 from ..core.tensor_info import TensorInfo, random_arrays
-from ..core.verdict import Failure, describe
+from ..core.verdict import describe
 from ..graph.cost import RegionPolicy, shape_of, size_of, usual_sizes
 from ..graph.graph import PortableGraph
 from ..ir.relax_utils import codegen_of, composite_of, op_calls
 from ..ir.tvm_compat import dtype_of
 from ..partitioning import annotate
 from ..partitioning.annotate import AnnotateExternalCompiler
-from ..partitioning.fallback import BlockPlan, Fallback
+from ..partitioning.fallback import BlockPlan, Fallback, attempt_in
 from ..partitioning.passes import PartitionGraph
 from ..partitioning.trial import Choice, Match, PlacedBy, first_in_order, unknown_whole
 from ..pipeline import PIPELINE
 from ..prepare import ExactForms
 from ..runtime.runner import Runner
 from ..vendors.codegen import Times
-from ..vendors.codegen import attempt as route_attempt
 from ..vendors.namespace import Namespace, told
 from ..vendors.namespaces import HOST, compilers, get_target_options, namespace
 from ..vendors.portable import PortableCodegen, lower_region
@@ -307,11 +306,7 @@ class Planner:
             return chosen
 
         mod = AnnotateExternalCompiler(self.compilers, prepare=False, choice=note)(self.mod)
-
-        def attempt(ns: Namespace, func: relax.Function) -> Failure | None:
-            return route_attempt(ns.route, func, get_target_options(mod, ns.name))
-
-        fallback = Fallback(mod, attempt, policy)
+        fallback = Fallback(mod, attempt_in(mod), policy)
         with knowing(regions=self._known):
             blocks = fallback.run().values()
         parts = [part for block in blocks for part in _parts(fallback.mod, block, inside)]
