@@ -93,7 +93,7 @@ def notes_of(ns: Namespace, func: Any, options: Mapping[str, Any]) -> str:
 def _said(ns: Namespace, function: str, *arguments: Any, around: Sequence[Any] | None = None) -> Any:
     """What a function of a namespace says, ``None`` without one; a failure leaves the rest of the report useful."""
     try:
-        return None if getattr(ns, function) is None else told(ns, function, *arguments, around=around)
+        return told(ns, function, *arguments, around=around)
     except Exception as error:
         _logger.warning("%s", describe(error))
         return None

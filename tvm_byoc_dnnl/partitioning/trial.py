@@ -89,8 +89,8 @@ class Trial:
         return None
 
     def _optimise(self) -> Reject | None:
-        if self._refusal is None and self._ns.optimize is not None:  # as the region of just this call will be
-            self._graph = told(self._ns, "optimize", self._graph)
+        if self._refusal is None:  # as the region of just this call will be
+            self._graph = told(self._ns, "optimize", self._graph) or self._graph
         return self._refusal
 
     def _probe(self) -> Reject | None:

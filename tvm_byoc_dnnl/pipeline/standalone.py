@@ -83,8 +83,7 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     with written_folder(folder) as aside:
         source = aside / f"{graph.name}.c"
         source.write_text(program.source)
-        others = () if ns.write_program is None else told(ns, "write_program", program, aside)
-        files = [source, *others]
+        files = [source, *(told(ns, "write_program", program, aside) or ())]
     return [folder / file.name for file in files]
 
 

@@ -261,8 +261,7 @@ class Instrument:
 def _flops(kind: str, layouts: Sequence[str]) -> int:
     """Multiplications and additions of a primitive, as a namespace that knows it says."""
     for name in compilers():
-        ns = namespace(name)
-        if ns.primitive_flops is not None and (flops := told(ns, "primitive_flops", kind, layouts)):
+        if flops := told(namespace(name), "primitive_flops", kind, layouts):
             return flops
     return 0
 

@@ -268,9 +268,15 @@ def remembered() -> dict[Any, Any]:
 
 
 def told(ns: Namespace, function: str, *arguments: Any, around: Sequence[Any] | None = None) -> Any:
-    """What a function that a namespace has says; ``around`` as for `calling`. `VendorError` names it where it fails."""
+    """What a function of a namespace says, ``None`` without one; `VendorError` names it where it fails.
+
+    ``around`` is as for `calling`.
+    """
+    asked = getattr(ns, function)
+    if asked is None:
+        return None
     name, kind, expected = _GIVES[function]
     who = f"{name} of {ns.name!r}"
     with calling(who, named=True, around=around):
-        answer = getattr(ns, function)(*arguments)
+        answer = asked(*arguments)
     return expect(answer, kind, who, expected)

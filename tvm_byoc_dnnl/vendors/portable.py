@@ -62,7 +62,7 @@ def _lower(ns: Namespace, func: relax.Function, options: dict[str, Any]) -> _Low
     graph = g.finish(g.values(func.body.body))
     if len(graph.inputs) != arguments:
         raise Reject(f"a lowering of {ns.name!r} reads what is neither an argument nor a result of the region")
-    return _Lowered(graph if ns.optimize is None else told(ns, "optimize", graph), g.constants)
+    return _Lowered(told(ns, "optimize", graph) or graph, g.constants)
 
 
 def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> PortableGraph:
@@ -212,7 +212,7 @@ class PortableCodegen(Codegen):
             with calling(f"a lowering of {ns.name!r}"):
                 graph = lower_region(ns, region, "trial", options=options)
             stage = "plan"
-            refusal = None if ns.probe is None else told(ns, "probe", graph)
+            refusal = told(ns, "probe", graph)
         except NativeLibraryError:
             raise
         except Exception as error:
