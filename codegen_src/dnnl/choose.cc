@@ -124,7 +124,7 @@ bool Lowering::PacksAnew(const Candidate& candidate) const {
 double Lowering::CostHere(const Candidate& candidate) {
   const double cost = Cost(candidate);
   if (!reuses_ || !PacksAnew(candidate)) return cost;
-  least_anew_ = std::min(least_anew_, cost);
+  spent_.least_anew = std::min(spent_.least_anew, cost);
   return cost * machine_.Limit("repacked");
 }
 
@@ -317,10 +317,10 @@ std::optional<Place> Lowering::OverwriteSource(const Candidate& choice) const {
 /// The place in a caller's output that this value may be written to, as the output wants it.
 std::optional<Place> Lowering::OutputPlace(int value) const {
   const auto& destination = destinations_[value];
-  if (!destination || values_[value].constant || output_written_[destination->output]) {
+  if (!destination || values_[value].constant || outputs_[destination->output].is_written) {
     return std::nullopt;
   }
-  const int buffer = output_buffers_[destination->output];
+  const int buffer = outputs_[destination->output].buffer;
   if (program_.buffers[buffer].alias >= 0 && IsReadFrom(buffer)) return std::nullopt;
   MemoryDesc md = Strided(values_[value].shape, values_[value].dtype, destination->strides);
   return Place{buffer, 0, md};
@@ -362,12 +362,12 @@ std::optional<Place> Lowering::WriteToOutput(Candidate* choice) {
     if (!variant) return std::nullopt;
     *choice = std::move(*variant);
   }
-  output_written_[destinations_[value]->output] = true;
+  outputs_[destinations_[value]->output].is_written = true;
   return place;
 }
 
 bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_reference) {
-  least_anew_ = std::numeric_limits<double>::infinity();
+  spent_.least_anew = std::numeric_limits<double>::infinity();
   Candidate choice = Choose(descriptions);
   const bool is_refused =
       choice.pd && IsReference(choice.op.kind, choice.impl) && !accept_reference;
@@ -388,9 +388,9 @@ bool Lowering::Emit(const std::vector<OpDesc>& descriptions, bool accept_referen
   if (!choice.call) choice = AskKernels(std::move(choice));
   if (!choice.pd && !choice.call) return false;
   const double cost = Cost(choice);
-  total_ += cost;
+  spent_.total += cost;
   program_.known_seconds += std::max(cost - ReorderCost(choice, machine_), 0.0);
-  excess_ += std::max(cost - least_anew_, 0.0);
+  spent_.excess += std::max(cost - spent_.least_anew, 0.0);
   if (choice.call) {
     EmitCall(choice, place);
   } else {

@@ -35,8 +35,7 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
       machine_(machine),
       destinations_(FindDestinations(graph, shapes)),
       slices_(FindSlices(graph, shapes)),
-      uses_(CountUses(graph)),
-      output_written_(graph.outputs.size(), false) {
+      uses_(CountUses(graph)) {
   std::vector<bool> constant = FindConstants(graph);
   std::vector<int> last_use = FindLastUses(graph);
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -146,7 +145,7 @@ void Lowering::PlaceArguments() {
     int64_t bytes = ElementCount(values_[tensor].shape) * SizeOf(graph_.tensors[tensor].dtype);
     auto input = std::find_if(program_.buffers.begin(), program_.buffers.end(),
                               [&](const Buffer& b) { return b.alias == static_cast<int>(i); });
-    output_buffers_.push_back(static_cast<int>(input - program_.buffers.begin()));
+    outputs_.push_back({static_cast<int>(input - program_.buffers.begin())});
     if (input != program_.buffers.end()) continue;  // they are one
     program_.buffers.push_back({Home::kOutput, static_cast<int>(i), bytes, 0});
   }
@@ -407,7 +406,7 @@ void Lowering::DeliverOutputs() {
     const Value& v = values_[value];
     if (ElementCount(v.shape) == 0) continue;
     const DType dtype = graph_.tensors[value].dtype;
-    Place output{output_buffers_[i], 0, RawLayout(v.shape, dtype)};
+    Place output{outputs_[i].buffer, 0, RawLayout(v.shape, dtype)};
     if (v.dtype != dtype) {
       Narrow(value, output, dtype);
       continue;

@@ -109,7 +109,7 @@ class Lowering {
   }
 
   /// The part of a program's cost that other forms of the weights would save.
-  double Excess() const { return total_ > 0 ? excess_ / total_ : 0; }
+  double Excess() const { return spent_.total > 0 ? spent_.excess / spent_.total : 0; }
 
   /// Plans for caches of any length up to the one that the shapes have (Planner::MakeGrowingPlan).
   void Grow(const Growth& growth);
@@ -293,16 +293,21 @@ class Lowering {
   const Machine machine_;
   const PackedStore* packed_ = nullptr;
   bool reuses_ = false;
-  double least_anew_ = 0;          // cost of the current node with weights in another form
-  double total_ = 0, excess_ = 0;  // cost of the chosen candidates, and what it is above that
+  struct {
+    double least_anew = 0;         // that of the current node with weights in another form
+    double total = 0, excess = 0;  // that of the chosen candidates, and what it is above that
+  } spent_;
   const Growth* growth_ = nullptr;
   int length_ = -1;           // a value, while caches grow
   std::deque<Value> values_;  // the kinds hold references while they add values
   std::vector<std::optional<Destination>> destinations_;
   std::vector<std::optional<Slice>> slices_;  // of the graph's tensors
   std::vector<int> uses_;                     // of the graph's tensors
-  std::vector<bool> output_written_;
-  std::vector<int> output_buffers_;
+  struct Output {
+    int buffer;
+    bool is_written = false;
+  };
+  std::vector<Output> outputs_;
   std::vector<std::pair<int, int>> widened_;  // arguments of a dtype that oneDNN lacks: given, made
   int current_node_ = 0;
   std::string fault_;  // why a primitive of the current node was refused, if one was

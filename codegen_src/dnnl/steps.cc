@@ -133,7 +133,7 @@ Place Lowering::NewPlace(int value, const MemoryDesc& md) {
   std::optional<Place> output = OutputPlace(value);
   if (output && SameLayout(output->md, md)) {
     place.buffer = output->buffer;
-    output_written_[destinations_[value]->output] = true;
+    outputs_[destinations_[value]->output].is_written = true;
   } else {
     bool of_graph = value < static_cast<int>(graph_.tensors.size());
     place.buffer = AddBuffer(values_[value].constant, static_cast<int64_t>(md.get_size()),
