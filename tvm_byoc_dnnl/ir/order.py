@@ -21,9 +21,10 @@ def _used(binding: Any) -> list[Any]:
         return items(relax.analysis.tir_vars_in_type(value.ty))
     found = items(relax.analysis.tir_vars_in_type(binding.var.ty))
     if is_a(value, relax.Call):
-        for ty in (*items(value.ty_args), *(arg.ty for arg in items(value.args) if is_a(arg, relax.ShapeExpr))):
+        args = [part for arg in items(value.args) for part in (items(arg.fields) if is_a(arg, relax.Tuple) else [arg])]
+        for ty in (*items(value.ty_args), *(arg.ty for arg in args if is_a(arg, relax.ShapeExpr))):
             found += items(relax.analysis.tir_vars_in_type(ty))
-        for arg in items(value.args):
+        for arg in args:
             if tvm.ir.is_prim_expr(arg):
                 found += items(tvm.tirx.analysis.undefined_vars(arg))
     return found
