@@ -166,6 +166,9 @@ class Emit:
     def shape(self, dims: Sequence[Size]) -> relax.ShapeExpr:
         return relax.ShapeExpr([expr_of(d) for d in dims])
 
+    def zeros(self, dims: Sequence[Size], dtype: str) -> Value:
+        return self.value(relax.op.zeros(self.shape(dims), dtype))
+
     def agree(self, x: Value, dims: Sequence[Size], *, hidden: bool = False) -> Value:
         """A value that must have these sizes when the model runs, which is checked then.
 
@@ -264,17 +267,16 @@ class Emit:
             if not equal(count, wanted):
                 if not isinstance(count, Dim) and not isinstance(wanted, Dim):
                     raise self.refused(f"reshapes {count} elements to ({', '.join(map(str, dims))})")
-                nothing = self.call(relax.op.zeros, self.shape([0]), dtype=x.stored) if count == 0 else None
+                nothing = self.zeros([0], x.stored) if count == 0 else None
                 x = self.agree(nothing or self.call(relax.op.reshape, x, self.shape([count])), [wanted])
             if 0 in dims:  # a 0 keeps an axis in TVM's reshape
-                return self.call(relax.op.zeros, self.shape(dims), dtype=x.stored)
+                return self.zeros(dims, x.stored)
         return self.call(relax.op.reshape, x, self.shape(dims))
 
     def cut(self, x: Value, axis: int, start: Size, end: Size) -> Value:
         """The elements of one axis from ``start`` to ``end``, which lie inside of it."""
         if start == end and x.known is None:
-            sizes = [0 if a == axis else d for a, d in enumerate(x.dims or ())]
-            return self.value(relax.op.zeros(self.shape(sizes), x.stored))
+            return self.zeros([0 if a == axis else d for a, d in enumerate(x.dims or ())], x.stored)
         bounds = [[s if isinstance(s, int) else expr_of(s)] for s in (start, end)]
         return self.call(relax.op.strided_slice, x, axes=[axis], begin=bounds[0], end=bounds[1], assume_inbound=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ....core.limits import MOST_PIXELS, MOST_SAMPLES
@@ -48,7 +48,7 @@ def _suppression(e: Emit, node: Node, boxes: Value, scores: Value, *, center_poi
     most, overlap, least = node.input(2) or e.const([0]), node.input(3) or e.const([0.0], "float32"), node.input(4)
     limit = int(most.known.item()) if most.is_constant and most.known is not None else None
     if limit is not None and limit <= 0:
-        return e.value(relax.op.zeros(e.shape([0, 3]), "int64"))
+        return e.zeros([0, 3], "int64")
     order = e.argsort(keys(e, scores), axis=-1, descending=True, dtype="int64")
     single = [e.reshape(v, [1]) for v in (e.cast(most, "int64"), overlap, least) if v is not None]
 

@@ -79,7 +79,7 @@ def _slice(e: Emit, node: Node, x: Value) -> Any:
         steps.append(abs(step))
         sizes[axis] = -(-(last - first) // abs(step))
     if 0 in sizes and x.known is None:
-        return e.value(relax.op.zeros(e.shape(sizes), x.dtype))
+        return e.zeros(sizes, x.dtype)
     if along:
         cut = _cut(e, x, dims, along, ends)
         x = _strided(e, cut, along, begins, ends, [1] * len(along) if turned else steps)

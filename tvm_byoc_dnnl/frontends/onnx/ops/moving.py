@@ -118,8 +118,10 @@ def known_of(value: Value) -> np.ndarray:
 
 @operator("GatherElements", since=11)
 def _gather_elements(e: Emit, node: Node, x: Value) -> Any:
-    dims = x.sizes
+    dims, sizes = x.sizes, node.needed(1).sizes
     axis = node.attr("axis", 0) % max(len(dims), 1)
+    if 0 in sizes:  # TVM divides by it
+        return e.zeros(sizes, x.dtype)
     return e.gather_elements(x, from_start(e, node.needed(1), [dims[axis]]), axis=axis)
 
 
@@ -265,6 +267,8 @@ def _scatter_elements(e: Emit, node: Node, data: Value, indices: Value, updates:
     if len(sizes) != rank:
         raise node.wrong(f"has indices of {len(sizes)} axes for data of {rank}")
     axis = node.attr("axis", 0) % max(1, rank)
+    if 0 in sizes:  # TVM divides by it
+        return data
     updates = e.agree(updates, sizes, hidden=True)
     indices = from_start(e, indices, [dims[axis]])
     if all(equal(a, b) for i, (a, b) in enumerate(zip(dims, sizes, strict=True)) if i != axis):

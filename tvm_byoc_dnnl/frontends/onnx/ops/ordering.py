@@ -75,7 +75,7 @@ def _top(e: Emit, node: Node, x: Value) -> Any:
     k = int_of(e, node, 1, "k")
     if k == 0:  # TVM takes all for 0
         none = e.cut(x, axis, 0, 0)
-        return [none, e.value(relax.op.zeros(e.shape(none.sizes), "int64"))]
+        return [none, e.zeros(none.sizes, "int64")]
     how = {"k": k if isinstance(k, int) else -1, "axis": axis, "ret_type": "indices", "largest": largest}
     places = e.topk(keys(e, x), dtype="int64", **how)
     if isinstance(k, Dim):
@@ -108,7 +108,7 @@ def _non_zero(e: Emit, x: Value) -> Any:
     dims, places = x.sizes, _places(e, x)
     count = (places.dims or (0,))[0]
     if not dims:
-        return e.value(relax.op.zeros(e.shape([0, count]), "int64"))
+        return e.zeros([0, count], "int64")
     rows = []
     for axis, size in enumerate(dims):
         along = places // whole(max_of(product(dims[axis + 1 :]), 1))

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
-from ..dim import product
+from ..dim import Dim, product
 from ..emit import Emit
 from ..table import operator
-from ..value import Node, Value, whole
-from .shapes import axes_of
+from ..value import Node, Value, listed, whole
+from .computed import asked, computed, int64
+from .moving import from_start
+from .shapes import axes_of, length_of
 
 
 def _axes(node: Node) -> list[int] | None:
@@ -21,14 +23,6 @@ def _axes(node: Node) -> list[int] | None:
     if not given:
         return None
     return list(given) if rank is None else axes_of(given, rank, node)
-
-
-def _has_no_axes(node: Node) -> bool:
-    """Whether each element is a set of its own."""
-    if not node.attr("noop_with_empty_axes", 0):
-        return False
-    axes = node.input(1)
-    return axes is None or (axes.dims == (0,))
 
 
 def _is_float(x: Value) -> bool:
@@ -75,18 +69,18 @@ def _extreme(call: Any) -> Callable[..., Value]:
 
 
 _Reduce = Callable[[Emit, Value, "list[int] | None", bool], Value]
-#: operator → the reduction, the result of no elements, and what it does to each element where it reduces nothing
-_REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any], Any]] = {
-    "ReduceL1": (lambda e, x, axes, keep: _sum(e, abs(x), axes, keep), lambda _: 0, relax.op.abs),
-    "ReduceL2": (_by_float(lambda e, x, *how: e.sqrt(_sum(e, x * x, *how))), lambda _: 0, relax.op.abs),
-    "ReduceLogSum": (_by_float(lambda e, x, *how: e.log(_sum(e, x, *how))), lambda _: -math.inf, relax.op.log),
-    "ReduceLogSumExp": (_by_float(_log_sum_exp), lambda _: -math.inf, None),
-    "ReduceMax": (_extreme(relax.op.max), lambda t: _least(t, False), None),
-    "ReduceMean": (_mean, lambda _: math.nan, None),
-    "ReduceMin": (_extreme(relax.op.min), lambda t: _least(t, True), None),
-    "ReduceProd": (lambda e, x, axes, keep: e.prod(x, axis=axes, keepdims=keep), lambda _: 1, None),
-    "ReduceSum": (_sum, lambda _: 0, None),
-    "ReduceSumSquare": (lambda e, x, axes, keep: _sum(e, x * x, axes, keep), lambda _: 0, relax.op.square),
+#: operator → the reduction, and the result of no elements
+_REDUCTIONS: dict[str, tuple[_Reduce, Callable[[np.dtype], Any]]] = {
+    "ReduceL1": (lambda e, x, axes, keep: _sum(e, abs(x), axes, keep), lambda _: 0),
+    "ReduceL2": (_by_float(lambda e, x, *how: e.sqrt(_sum(e, x * x, *how))), lambda _: 0),
+    "ReduceLogSum": (_by_float(lambda e, x, *how: e.log(_sum(e, x, *how))), lambda _: -math.inf),
+    "ReduceLogSumExp": (_by_float(_log_sum_exp), lambda _: -math.inf),
+    "ReduceMax": (_extreme(relax.op.max), lambda t: _least(t, False)),
+    "ReduceMean": (_mean, lambda _: math.nan),
+    "ReduceMin": (_extreme(relax.op.min), lambda t: _least(t, True)),
+    "ReduceProd": (lambda e, x, axes, keep: e.prod(x, axis=axes, keepdims=keep), lambda _: 1),
+    "ReduceSum": (_sum, lambda _: 0),
+    "ReduceSumSquare": (lambda e, x, axes, keep: _sum(e, x * x, axes, keep), lambda _: 0),
 }
 
 
@@ -98,11 +92,15 @@ def _least(dtype: np.dtype, is_highest: bool) -> Any:
 
 
 @operator(*_REDUCTIONS)
-def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
-    reduction, of_nothing, of_one = _REDUCTIONS[node.op]
-    keep = bool(keepdims)
-    if _has_no_axes(node):
-        return x if of_one is None else e.call(of_one, x)
+def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+    reduction, of_nothing = _REDUCTIONS[node.op]
+    keep, given = bool(keepdims), node.input(1)
+    if given is not None and (given.dims == (0,) or (given.known is None and x.rank == 0)):
+        given = node.inputs[1] = None
+    if given is not None and given.known is None:
+        return _by_rows(e, node, x, given, lambda rows: reduction(e, rows, [1], False))
+    if noop_with_empty_axes and given is None:  # each element is a set of its own
+        return reduction(e, e.expand_dims(x, axis=[-1]), [len(x.sizes)], False)
     axes = _axes(node)
     if x.dims is not None:
         sizes = [1 if axes is None or a in axes else d for a, d in enumerate(x.sizes)]
@@ -116,3 +114,35 @@ def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1) -> Any:
             known = [s for s in kept if isinstance(s, int)]
             return e.const(np.full(known, one)) if len(known) == len(kept) else e.expand(e.const(one), kept)
     return reduction(e, x, axes, keep)
+
+
+def _by_rows(e: Emit, node: Node, x: Value, given: Value, reduced: Callable[[Value], Value]) -> Value:
+    """A reduction along axes that only a call knows: of rows, in which the elements of these axes are the last."""
+    dims, rank, total = x.sizes, len(x.sizes), product(x.sizes)
+    number, lengths, one = e.const(np.arange(rank)), listed(*dims), e.const(1)
+    places = from_start(e, e.expand_dims(e.cast(given, "int64"), axis=[0]), [rank])
+    is_reduced = e.sum(e.cast(e.equal(e.expand_dims(number, axis=[1]), places), "int64"), axis=[1]) > 0
+    if isinstance(given.sizes[0], Dim) and not node.attr("noop_with_empty_axes", 0):
+        is_reduced = is_reduced | e.equal(listed(*given.sizes), 0)
+    order = e.argsort(e.cast(is_reduced, "int64") * e.const(rank) + number, dtype="int64")
+    sizes, steps = (
+        e.take(v, order, axis=0) for v in (lengths, listed(*(product(dims[axis + 1 :]) for axis in range(rank))))
+    )
+    moved = computed(e, "rows", _moved, e.reshape(x, [total]), sizes, steps, total)
+    kept, gone = (e.where(is_reduced, *pair) for pair in ((one, lengths), (lengths, one)))
+    counts = e.concat([e.prod(side, axis=[0], keepdims=True) for side in (kept, gone)], 0)
+    rows = reduced(e.reshape(moved, asked(e, counts, ["rows", "elements"])))
+    if not node.attr("keepdims", 1):
+        rank -= length_of(node, 1, "its axes")
+        kept = e.cut(sizes, 0, 0, rank)
+    return e.reshape(rows, asked(e, kept, [f"kept{axis}" for axis in range(rank)]))
+
+
+def _moved(x: te.Tensor, sizes: te.Tensor, steps: te.Tensor, total: Any) -> te.Tensor:
+    def element(at: Any) -> Any:
+        place = int64(0)
+        for axis in reversed(range(int(sizes.shape[0]))):
+            place, at = place + tirx.floormod(at, sizes(axis)) * steps(axis), tirx.floordiv(at, sizes(axis))
+        return x(place)
+
+    return te.compute((total,), element, name="rows")

@@ -101,7 +101,7 @@ def _of_one_scale(
 def _known(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], way: Way) -> Value:
     if any(a.out == 0 for a in axes):
         outs = {a.axis: a.out for a in axes}
-        return e.value(relax.op.zeros(e.shape([outs.get(axis, n) for axis, n in enumerate(dims)]), data.dtype))
+        return e.zeros([outs.get(axis, n) for axis, n in enumerate(dims)], data.dtype)
     if any(a.size == 0 for a in axes) and 0 not in [n for i, n in enumerate(dims) if i not in {a.axis for a in axes}]:
         raise e.refused(f"resizes an axis without elements, of {data}; expected sizes of 1 or more")
     fits = way.fits_tvm(dims, axes) and (way.mode == "nearest" or "float" in data.dtype)
@@ -290,11 +290,14 @@ def resized(e: Emit, data: Value, axes: Sequence[Axis], way: Way, scales: Value 
 
 
 def _along(axis: Axis, way: Way, dtype: str, asks_scales: bool, asks_region: bool) -> Callable[..., te.Tensor]:
-    at = axis.axis
+    at, is_open = axis.axis, isinstance(axis.out, Dim) or isinstance(axis.size, Dim)
 
     def compute(x: te.Tensor, out: Any, *given: te.Tensor) -> te.Tensor:
         waiting = list(given)
         scale = waiting.pop(0)(axis.scale) if asks_scales else axis.scale
+        if axis.scale is None and way.transform == "asymmetric" and is_open:
+            # TVM fails while it simplifies the floor of i / (out / size)
+            scale = te.compute((1,), lambda _: out.astype("float64") / x.shape[at].astype("float64"), name="scale")(0)
         start, end = (waiting[0](i) for i in (axis.start, axis.end)) if asks_region else (axis.start, axis.end)
         own = Axis(at, x.shape[at], out, scale, start, end)
         shape = [*x.shape[:at], out, *x.shape[at + 1 :]]
