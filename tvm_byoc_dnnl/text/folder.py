@@ -188,11 +188,11 @@ def tokenizers() -> Any:
 
 
 def _tokenizer(path: Path) -> Any:
-    package = tokenizers()
-    _parsed(path)
+    package, text = tokenizers(), read_text(path, "a tokenizer")
     try:
-        tokenizer = package.Tokenizer.from_str(read_text(path, "a tokenizer"))
+        tokenizer = package.Tokenizer.from_str(text)
     except Exception as error:  # the package raises Exception itself
+        _parsed(path)
         raise InputError(f"cannot read {path} as a tokenizer: {error}; write the folder again") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
