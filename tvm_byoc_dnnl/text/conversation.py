@@ -48,11 +48,10 @@ class Decoder:
             )
         size = (outputs[self._logits].shape or (None,))[-1]
         logits = size if isinstance(size, int) else folder.vocabulary
-        largest = max(folder.tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
-        if logits is not None and largest >= logits:
+        if logits is not None and folder.largest >= logits:
             raise InputError(
-                f"the tokenizer does not fit {folder.model}: it has the token {largest}, and the model logits for "
-                f"{logits} tokens; take the tokenizer.json of the same model"
+                f"the tokenizer does not fit {folder.model}: it has the token {folder.largest}, and the model "
+                f"logits for {logits} tokens; take the tokenizer.json of the same model"
             )
         empty = {past: _empty(inputs[past], outputs[present], folder) for past, present in self._pairs.items()}
         self.caches = Caches(empty, runner.grown)

@@ -40,6 +40,8 @@ class Folder:
         The file of the decoder.
     tokenizer : tokenizers.Tokenizer
         Text to numbers and back; prompts are neither cut nor padded.
+    largest : int
+        The largest of the numbers.
     inputs, outputs : dict
         Role → name in the model.
     layers : int
@@ -62,6 +64,7 @@ class Folder:
 
     model: Path
     tokenizer: Any
+    largest: int
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     layers: int
@@ -95,9 +98,11 @@ class Folder:
         inputs = INPUTS | said.names("model.decoder.inputs")
         outputs = OUTPUTS | said.names("model.decoder.outputs")
         window = said.get("model.decoder.sliding_window.window_size", int, None)
+        tokenizer = _tokenizer(_file(folder, TOKENIZER))
         return cls(
             model=_file(folder, said.get("model.decoder.filename", str)),
-            tokenizer=_tokenizer(_file(folder, TOKENIZER)),
+            tokenizer=tokenizer,
+            largest=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0),
             inputs=inputs,
             outputs=outputs,
             layers=said.get("model.decoder.num_hidden_layers", int),

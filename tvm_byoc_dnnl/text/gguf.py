@@ -43,6 +43,7 @@ def from_gguf(path: Path, cache: ModelCache | None = None) -> Folder:
     return Folder(
         model=path,
         tokenizer=package.Tokenizer.from_str(said["tokenizer"]),
+        largest=said["largest"],
         inputs=INPUTS,
         outputs=OUTPUTS,
         layers=said["layers"],
@@ -69,6 +70,7 @@ def _said(path: Path) -> str:
         "begin": _token(file, "bos_token_id"),
         "template": file.get("tokenizer.chat_template", str, None),
         "tokenizer": _tokenizer(file).to_str(),
+        "largest": len(file.get(f"{_KEY}tokens", list)) - 1,
     }
     return json.dumps(said)
 
