@@ -333,6 +333,47 @@ def test_isolation_is_for_functions():
         byoc.register_codegen(V, byoc.portable_codegen(V, blob), isolate=True)
 
 
+def with_free_variable(main):
+    free = relax.Var("free", main.params[0].ty)
+    return relax.Function(main.params, relax.SeqExpr([], free), main.ret_ty, main.is_pure, main.attrs)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda mod: tvm.IRModule(), "left out 'main'"),
+        (
+            lambda mod: tvm.IRModule({"main": relax.Function([], relax.const(1.0), relax.TensorType((), "float32"))}),
+            "param",
+        ),
+        (lambda mod: tvm.IRModule({"main": with_free_variable(mod["main"])}), "reads 'free' in 'main'"),
+    ],
+)
+def test_a_preparing_pass_that_leaves_another_function_is_left_out(change, said):
+    vendor(prepare=[lambda: named(lambda mod, _: change(mod), "AcmeFuse")])
+    np.testing.assert_allclose(byoc.Runner(compiled("prepare"))(X), WANT, rtol=1e-5)
+    with pytest.raises(byoc.UnsupportedError, match=rf"prepare= of '{V}' .*{said}"):
+        compiled("prepare", strict=True)
+
+
+def test_a_function_that_is_nowhere_is_an_error_and_not_the_end_of_the_process():
+    head = '\n#ifdef __cplusplus\nextern "C"\n#endif\n'
+    source = (
+        head
+        + "int nowhere(void);"
+        + head
+        + "int __tvm_ffi_{}(void* s, void* a, int n, void* r) {{ return nowhere(); }}"
+    )
+
+    def codegen(functions, *_):
+        symbols = [str(f.attrs["global_symbol"]) for f in functions]
+        return [byoc.c_source_module(source.format(symbol), [symbol]) for symbol in symbols]
+
+    vendor(codegen=codegen)
+    with pytest.raises(byoc.ExportError, match=r"undefined symbol: nowhere.*A library or object file is missing"):
+        byoc.Runner(compiled("codegen"))
+
+
 # ------------------------------------------------------------ what is given to a vendor is its own
 def test_changed_arguments_are_the_vendor_s_own():
     def predicate(attrs, args):

@@ -27,6 +27,7 @@ class Reject(Exception):
     """
 
     def __init__(self, reason: str) -> None:
+        reason = str(reason).strip() or "it gives no reason"
         super().__init__(reason)
         self.reason = reason
 
@@ -97,7 +98,9 @@ def calling(
     except BaseException as error:
         if (isinstance(error, Reject) and refuses) or (isinstance(error, Exception) and not named):
             raise
-        raise VendorError(f"{what} raised {_said(error)}") from error
+        # contextlib takes a RuntimeError whose cause is a StopIteration for its own, and drops it
+        cause = None if isinstance(error, StopIteration) else error
+        raise VendorError(f"{what} raised {_said(error)}") from cause
 
 
 def _said(error: BaseException) -> str:

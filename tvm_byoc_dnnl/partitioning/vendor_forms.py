@@ -24,10 +24,10 @@ from tvm import relax
 from tvm.s_tir import slayout
 
 from ..core.compilation import Fact
-from ..core.errors import NativeLibraryError
+from ..core.errors import NativeLibraryError, VendorError
 from ..core.tvm_fast import is_a
 from ..core.verdict import describe, run_pass
-from ..ir.relax_utils import RESHAPES, is_op_call, op_calls
+from ..ir.relax_utils import RESHAPES, inputs_of, is_op_call, op_calls, outputs_of
 from ..ir.tvm_compat import is_constant
 from ..ir.walker import without_hidden
 from ..prepare.constants import FOLD_TRANSPOSED
@@ -245,7 +245,15 @@ class VendorForms:
         ops = may_take(ns)
 
         def run(seen: tvm.IRModule) -> tvm.IRModule:
-            return run_pass(make_pass, seen, f"prepare= of {ns.name!r}")
+            what = f"prepare= of {ns.name!r}"
+            made = run_pass(make_pass, seen, what)
+            left = {gv.name_hint: func for gv, func in made.functions.items()}
+            for name in functions:
+                if name not in left or _signature(left[name]) != _signature(seen[name]):
+                    raise VendorError(f"{what} left out {name!r}, or changed its parameters or results; keep them")
+                if free := relax.analysis.free_vars(left[name]):
+                    raise VendorError(f"{what} reads {free[0].name!r} in {name!r}, which nothing there defines")
+            return made
 
         return without_hidden(mod, map(mod.get_global_var, functions), lambda _, call: call.op.name in ops, run)
 
@@ -262,6 +270,10 @@ class VendorForms:
 
         made = laid_out(mod, hosts, ns.layouts, calls, lambda asked: self._taken(ns, asked, functions, calls, noted))
         return mod if made is mod else self._canonical(made)  # folds permutations of constants, and two that cancel
+
+
+def _signature(func: relax.Function) -> list[list[tuple[str, int]]]:
+    return [[(i.dtype, len(i.shape or ())) for i in side] for side in (inputs_of(func), outputs_of(func))]
 
 
 def is_in_other_layout(ns: Namespace, call: Any) -> bool:

@@ -56,6 +56,8 @@ def seal(path: Path, key: str = "") -> None:
             file.write(record)
 
 
+#: a function that is nowhere is an error of loading; found missing at its call, it would end the process
+_BIND_NOW = "-Wl,-z,now"
 _LINES_SHOWN = 5
 _TELLING = ("error:", "undefined", "cannot", "no space", "too large")
 
@@ -118,6 +120,8 @@ class ByocExecutable(VMExecutable):
         path = Path(file_name)
         linked = fcompile is None and path.suffix not in (".tar", ".wasm")
         _check(path, linked=linked, cc=kwargs.get("cc"))
+        if linked:
+            kwargs["options"] = [_BIND_NOW, *_listed(kwargs.get("options"))]
         try:
             with written(path) as aside:
                 objects = list(addons or ())
@@ -145,6 +149,15 @@ class ByocExecutable(VMExecutable):
         except (RuntimeError, ValueError, AssertionError) as error:
             raise ExportError(_explain(path, error)) from error
 
+    def jit(self, **kwargs: Any) -> tvm.runtime.Module:
+        """A module to run; `ExportError` where it calls a function that no library has."""
+        try:
+            return super().jit(**kwargs)
+        except RuntimeError as error:
+            if isinstance(error, ByocError) or "undefined symbol" not in str(error):
+                raise
+            raise ExportError(_explain("the model, to run it", error)) from error
+
 
 def _check(path: Path, *, linked: bool, cc: str | None) -> None:
     if (reason := why_not_written(path)) is not None:
@@ -157,7 +170,7 @@ def _check(path: Path, *, linked: bool, cc: str | None) -> None:
         )
 
 
-def _explain(path: Path, error: Exception) -> str:
+def _explain(path: Path | str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = "\n".join(lines)
     noise = ("Compilation error", "ld returned")
@@ -199,6 +212,10 @@ def source_options(compiler: str | Iterable[str] | None = None) -> list[str]:
     return _options(source_builds(namespace(name) for name in names))
 
 
+def _listed(options: str | Sequence[str] | None) -> Sequence[str]:
+    return [options] if isinstance(options, str) else options or []
+
+
 def _options(builds: Sequence[SourceBuild]) -> list[str]:
     compiling = [option for build in builds for option in build.compile_options]
     return [*dict.fromkeys(compiling), *(option for build in builds for option in build.link_options)]
@@ -215,8 +232,7 @@ class SourceExecutable(ByocExecutable):
     def export_library(self, file_name: str | PathLike[str], **kwargs: Any) -> Any:
         """Write one shared library, as for module output; ``options`` come on top of those that the sources need."""
         if kwargs.get("fcompile") is None and Path(file_name).suffix not in (".tar", ".wasm"):
-            given = kwargs.get("options") or []
-            kwargs["options"] = [*_options(self._builds), *([given] if isinstance(given, str) else given)]
+            kwargs["options"] = [*_options(self._builds), *_listed(kwargs.get("options"))]
         return super().export_library(file_name, **kwargs)
 
     def jit(self, **kwargs: Any) -> tvm.runtime.Module:
@@ -250,7 +266,7 @@ def _compile(sources: Sequence[tvm.runtime.Module], builds: Sequence[SourceBuild
             _run([*dict.fromkeys(options), str(file), "-o", str(objects[-1])])
         library = folder / "sources.so"
         linking = [option for build in builds for option in build.link_options]
-        _run(["-shared", "-fPIC", *linking, *map(str, objects), "-o", str(library)])
+        _run(["-shared", "-fPIC", _BIND_NOW, *linking, *map(str, objects), "-o", str(library)])
         symbols = [str(s.get_function("get_symbol")()) for s in sources]
         return [object_module(o, library, [y], s.inspect_source()) for o, y, s in zip(objects, symbols, sources)]
 
