@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from ._version import __version__ as __version__
 
 
-@relax.register_pipeline(PIPELINE)
 def _pipeline(**options: Any) -> tvm.transform.Pass:
     from .pipeline.byoc import byoc_pipeline
 
     return byoc_pipeline(**options)
+
+
+if PIPELINE not in relax.pipeline.PIPELINE_MAP:  # it is there when this module is reloaded
+    relax.register_pipeline(PIPELINE)(_pipeline)
 
 
 @tvm_ffi.register_global_func("tvm_byoc_dnnl.OpenBlob", override=True)

@@ -23,6 +23,7 @@ from tvm_byoc_dnnl.testing.bench import (
     Engine,
     Load,
     Measurement,
+    Model,
     Settings,
     Spread,
     Throughput,
@@ -34,7 +35,7 @@ from tvm_byoc_dnnl.testing.bench import (
     to_json,
 )
 from tvm_byoc_dnnl.testing.bench.measure import _Contestant, _Probe
-from tvm_byoc_dnnl.testing.bench.run import Model, _table
+from tvm_byoc_dnnl.testing.bench.run import _table
 from tvm_byoc_dnnl.testing.models import random_inputs
 
 FAKES = {
@@ -188,7 +189,9 @@ def test_a_disturbed_block_is_run_again(
 def test_unknown_names_are_input_errors() -> None:
     with pytest.raises(InputError, match="no engine `tensorflow`; there are: byoc"):
         choose_engines(["byoc", "tensorflow"])
-    with pytest.raises(InputError, match=r"no model `nothing.onnx`; expected an .onnx file or one of: resnet50"):
+    with pytest.raises(
+        InputError, match=r"no model `nothing.onnx`; expected an .onnx file, a compiled library or one of: resnet50"
+    ):
         find_model("nothing.onnx")
 
 
@@ -203,9 +206,9 @@ def test_engines_that_are_not_installed_are_left_out(
 def test_throughput_counts_every_request(relu: onnx.ModelProto, capsys: pytest.CaptureFixture) -> None:
     load = Load(threads=1, rounds=2, seconds=0.05)
     engines = {"byoc": ENGINES["byoc"], "right": fake("right"), "wrong": fake("wrong")}
-    results = measure_throughput([Model("relu", lambda: relu)], engines, load, as_json=True)
+    results = measure_throughput([Model("relu", lambda: relu)], engines, [load], as_json=True)
     data = json.loads(capsys.readouterr().out)
-    assert data["load"]["clients"] == load.clients >= 1
+    assert data["results"][0]["streams"] == load.clients >= 1
     by_engine = {r.engine: r for r in results}
     assert "outputs differ" in by_engine["wrong"].failure
     for name in ("right", "byoc"):
@@ -213,11 +216,11 @@ def test_throughput_counts_every_request(relu: onnx.ModelProto, capsys: pytest.C
         assert len(found.rates) == 2
         assert entry["requests"] == len(found.latencies_ms) >= 2 * load.clients
         assert 0 < entry["p50_ms"] <= entry["p95_ms"] <= entry["p99_ms"] <= max(found.latencies_ms) + 1e-3
-    Console(width=120).print(_table(results, load))
+    Console(width=120).print(_table(results))
     table = capsys.readouterr().out
     assert "requests/s" in table
     assert "p99, ms" in table
-    assert Throughput("m", "e", "E", latencies_ms=[float(i) for i in range(101)]).percentile(95) == 95
+    assert Throughput("m", "e", "E", load, latencies_ms=[float(i) for i in range(101)]).percentile(95) == 95
 
 
 @pytest.mark.parametrize(("axis", "rows"), [(0, 2), (1, 30), (-1, 30)])

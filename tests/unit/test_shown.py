@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -26,6 +30,27 @@ def test_one_line_each():
     assert "medians of 1>" in repr(times)
     run.close()
     assert repr(run) == "<Runner, closed>" and "&lt;Runner, closed" in run._repr_html_()
+    assert str(check) == check.to_text() and str(times) == times.to_text() and str(report) == report.to_text()
     assert report._repr_html_().startswith("<iframe")
     assert times._repr_html_().startswith("<iframe")
     assert check._repr_html_().startswith("<pre>")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".frontends.onnx.table", ".frontends.onnx.ops.products", ".patterns.dnnl.products", ".patterns.ccompiler",
+     ".vendors.c_source", ".whole.table"],
+)  # fmt: skip
+def test_a_module_can_be_reloaded(name):
+    """What autoreload does when a file changes; in a child, since the classes of a reloaded module are others."""
+    run, x = byoc.Runner(byoc.compile(MODEL)), np.ones((2, 3), "float32")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            importlib.reload(sys.modules["tvm_byoc_dnnl" + name])
+            again = byoc.Runner(byoc.compile(MODEL))
+            code = int(not (np.array_equal(again(x), run(x)) and byoc.explain(MODEL).totals.offloaded_calls == 2))
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

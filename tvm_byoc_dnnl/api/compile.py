@@ -26,52 +26,22 @@ from ..prepare import ExactForms
 from ..tuning.database import choices_of, with_former_name
 from ..tuning.plans import known_times
 from ..tuning.tune import placement_for
-from ..vendors.namespaces import (
-    ARGUMENTS,
-    HOST,
-    check_arguments,
-    compilers,
-    known_target,
-    namespace,
-    with_options,
-)
-from ..vendors.portable import OUTPUTS, source_builds, source_namespaces
+from ..vendors.namespaces import HOST, check_arguments, known_target, with_options, with_precision
+from ..vendors.portable import source_builds, source_namespaces
 from .cache import ModelCache, key_of
-
-Options = Mapping[str, Mapping[str, Any]]
-
-
-def with_precision(
-    compiler: str | Sequence[str] | None,
-    options: Options | None,
-    arguments: Mapping[str, Any],
-) -> Options:
-    """``options`` with ``output`` and those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them."""
-    known = {**ARGUMENTS, "output": OUTPUTS}
-    chosen = {option: arguments.get(option, allowed[0]) for option, allowed in known.items()}
-    check_arguments(compiler=compiler, options=options, **chosen)
-    wanted = {option: value for option, value in chosen.items() if value != known[option][0]}
-    result = {name: dict(values) for name, values in (options or {}).items()}
-    names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
-    for option, value in wanted.items():
-        able = [name for name in names if option in namespace(name).options()]
-        if not able:
-            raise InputError(
-                f"{option} is {value!r}, but {', '.join(names)} has no such option; leave it out, or use a compiler "
-                "that has it"
-            )
-        for name in able:
-            result[name] = {**result.get(name, {}), option: value}
-    return result
-
 
 DEFAULT_COMPILER = "dnnl"
 
 
 def partition(
-    mod: tvm.IRModule,
+    mod: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    precision: str = "float32",
+    weights: str | None = None,
+    activations: str | None = None,
+    int8: str = "exact",
     policy: RegionPolicy | None = None,
     exclude: Sequence[str] = (),
     force: Sequence[str] = (),
@@ -90,7 +60,7 @@ def partition(
         The model.
     compiler : str or sequence of str
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    policy, exclude, force, place, options, strict
+    shapes, precision, weights, activations, int8, policy, exclude, force, place, options, strict
         As in `compile`.
     prepare : bool
         Rewrite the module to the canonical forms for which patterns are written. Without it patterns are matched with
@@ -117,8 +87,10 @@ def partition(
     how: dict[str, Any] = {"strict": strict, "prepare": prepare, "dry_run": dry_run}
     place = with_former_name(place, placement)
     check_arguments(compiler=compiler, policy=policy, exclude=exclude, force=force, place=place, options=options, **how)
+    chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    options = with_precision(compiler, options, chosen)
     policy = with_names(policy, exclude, force)
-    return _partitioned(with_options(to_relax(mod), options), compiler, place, policy=policy, **how)
+    return _partitioned(with_options(to_relax(mod, shapes), options), compiler, place, policy=policy, **how)
 
 
 def _partitioned(

@@ -9,6 +9,7 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
     return options
 
 
+def _counts(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[int]:
+    try:
+        found = [int(part) for part in (text or "").split(",") if part.strip()]
+        if min(found, default=1) < 1:
+            raise ValueError
+    except ValueError:
+        raise click.BadParameter(f"got {text!r}; expected positive numbers, separated by commas") from None
+    return found
+
+
 @click.command(short_help="Compile a model into one shared library.")
 @model_options
 @PLACE
@@ -60,7 +71,8 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: Seque
 @CACHE_DIR
 @click.option("--strict", is_flag=True, help="Fail where an accepted call cannot be offloaded in the end.")
 @FORMAT
-def compile(build: Build, output: Path, output_format: str, **others: Any) -> None:
+@AS_JSON
+def compile(build: Build, output: Path, output_format: str, as_json: bool, **others: Any) -> None:
     """Compile MODEL into one shared library.
 
     \b
@@ -80,7 +92,7 @@ def compile(build: Build, output: Path, output_format: str, **others: Any) -> No
         executable.export_library(str(output))
     if output.is_file():
         say(f"{model.name}: {output.stat().st_size / 1e6:.1f} MB")
-    announce(output)
+    announce(output, as_json)
 
 
 @click.command(short_help="Write a model as a C program without TVM and Python.")
@@ -88,7 +100,8 @@ def compile(build: Build, output: Path, output_format: str, **others: Any) -> No
 @PLACE
 @precision_options
 @click.option("-o", "--output", type=NEW_FOLDER, required=True, help="The folder to write; made if it does not exist.")
-def emit(build: Build, output: Path) -> None:
+@AS_JSON
+def emit(build: Build, output: Path, as_json: bool) -> None:
     """Write MODEL as a C program without TVM and Python, with its weights and a CMakeLists.txt.
 
     \b
@@ -99,21 +112,16 @@ def emit(build: Build, output: Path) -> None:
     The whole model must be one region of static shapes; otherwise the message lists the calls that stay with TVM.
     """
     from ..api import compile as api
-    from ..api.compile import with_precision
-    from ..frontends import to_relax
     from ..pipeline.standalone import emit as write
 
     check_outputs(folder=output)
     model, settings = build.model, build.settings
     with progress(f"partitioning {model.name}") as show:
-        mod = to_relax(model.load(), shapes=settings["shapes"])
-        options = with_precision(build.compiler, None, settings)
-        where = {name: settings[name] for name in ("policy", "place")}
-        mod = api.partition(mod, build.compiler, **where, options=options)
+        mod = api.partition(model.load(), build.compiler, **settings)
         show(f"writing {output}")
         files = write(mod, output)
     say(f"{model.name}: {', '.join(file.name for file in files)}")
-    announce(output)
+    announce(output, as_json)
 
 
 @click.command(short_help="Run a compiled library.")
@@ -213,20 +221,34 @@ def read_arrays(path: Path) -> dict[str, Any]:
 @click.command(short_help="Measure models beside other engines.")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL…")
 @click.option("--peers", default="onnxruntime", show_default=True, help="Engines to compare with, separated by commas.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of each engine.  [default: all cores]")
+@click.option("--threads", callback=_counts, metavar="N[,N…]",
+              help="Threads of each call.  [default: all cores; with --throughput 1]")  # fmt: skip
 @SHAPE
+@click.option("--inputs", type=EXISTING_FILE, help="A .npz with one array per input.  [default: random]")
 @precision_options
 @click.option("--rounds", type=click.IntRange(1), help="Turns of each engine.  [default: 20; with --throughput 5]")
-@click.option("--throughput", is_flag=True, help="Requests per second and their latencies, one thread for each call.")
+@click.option(
+    "--seconds", type=click.FloatRange(0, min_open=True),
+    help="How long each engine is measured, all turns together.  [default: 0.2 a turn; with --throughput 2]",
+)  # fmt: skip
+@click.option("--throughput", is_flag=True, help="Requests per second and their latencies, many at once.")
+@click.option("--streams", callback=_counts, metavar="N[,N…]",
+              help="Requests at once; implies --throughput.  [default: cores ÷ threads]")  # fmt: skip
+@click.option("--batch", callback=_counts, metavar="N[,N…]",
+              help="Rows of each request, where the first dim is open; implies --throughput.")  # fmt: skip
 @AS_JSON
 @click.option("--picture", type=NEW_FILE, help="Draw the times: a file .svg, .png or .pdf; needs Matplotlib.")
 def bench(
     models: Sequence[str],
     peers: str,
-    threads: int | None,
+    threads: list[int],
     shapes: Shapes,
+    inputs: Path | None,
     rounds: int | None,
+    seconds: float | None,
     throughput: bool,
+    streams: list[int],
+    batch: list[int],
     as_json: bool,
     picture: Path | None,
     **own: str | None,
@@ -239,12 +261,14 @@ def bench(
       tvm-byoc bench model.onnx --peers onnxruntime,openvino,tvm --picture result.svg
       tvm-byoc bench model.onnx --json > samples.json
       tvm-byoc bench model.onnx --precision bfloat16 --peers openvino-bf16
-      tvm-byoc bench model.onnx --throughput
+      tvm-byoc bench model.so --inputs in.npz --seconds 10
+      tvm-byoc bench model.onnx --threads 1,2 --streams 1,2,4 --batch 1,8
 
-    The settings of precision are this package's; peers named -bf16 compute in bfloat16. A MODEL is an .onnx file, or
-    the name of a network inside the onnx package, such as resnet50. Peers that are not installed are left out with a
-    note. With --throughput as many clients as there are cores (or groups of --threads cores) send requests; the table
-    has the requests per second, and the times within which 50, 95 and 99 % of them are answered.
+    The settings of precision are this package's; peers named -bf16 compute in bfloat16. A MODEL is an .onnx file, a
+    compiled library, which only this package runs, or the name of a network inside the onnx package, such as resnet50.
+    Peers that are not installed are left out with a note. With --throughput clients send requests all the time, and the
+    table has the requests per second, and the times within which 50, 95 and 99 % of them are answered, for each
+    combination of --threads, --streams and --batch.
     """
     from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
     from ..testing.bench import run as measure
@@ -253,7 +277,11 @@ def bench(
     found = [find_model(name) for name in models]
     engines = choose_engines(["byoc", *(p.strip() for p in peers.split(",") if p.strip())])
     check_arguments(**own)
+    throughput |= bool(streams or batch) or len(threads) > 1
+    arrays = None if inputs is None else read_arrays(inputs)
     if own != {name: allowed[0] for name, allowed in ARGUMENTS.items()}:
+        if compiled := [str(model.library) for model in found if model.library]:
+            raise InputError(f"{compiled[0]} is compiled already: options of precision would have no effect on it")
         stored = [f"{own[name]} {name}" for name in ("weights", "activations") if own[name]]
         chosen = [own["precision"], *stored, f"int8 {own['int8']}" if own["int8"] != INT8[0] else None]
         label = ", ".join([engines["byoc"].label, *(text for text in chosen if text and text != PRECISIONS[0])])
@@ -261,10 +289,20 @@ def bench(
     if throughput:
         if picture is not None:
             raise InputError("--picture draws the times of single calls; leave it out with --throughput")
-        load = Load(threads=threads or 1, rounds=rounds or 5)
-        return int(any(t.failure for t in measure_throughput(found, engines, load, as_json=as_json, shapes=shapes)))
-    settings = Settings(rounds=rounds or 20) if threads is None else Settings(rounds=rounds or 20, threads=threads)
-    measured = measure(found, engines, settings, as_json=as_json, shapes=shapes, picture=picture)
+        if batch and (shapes or arrays):
+            raise InputError("--batch gives the shapes of random inputs; leave out --shape and --inputs")
+        turns = rounds or 5
+        turn = 2.0 if seconds is None else seconds / turns
+        combined = product(threads or [1], streams or [0], batch or [0])
+        loads = [Load(t, turns, turn, streams=s or None, batch=b or None) for t, s, b in combined]
+        times = measure_throughput(found, engines, loads, as_json=as_json, given=arrays, shapes=shapes)
+        return int(any(t.failure for t in times))
+    settings = Settings(rounds=rounds or 20)
+    if threads:
+        settings = replace(settings, threads=threads[0])
+    if seconds is not None:
+        settings = replace(settings, block_ms=1e3 * seconds / settings.rounds)
+    measured = measure(found, engines, settings, as_json=as_json, given=arrays, shapes=shapes, picture=picture)
     return int(any(c.failures for c in measured))
 
 

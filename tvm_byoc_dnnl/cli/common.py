@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -233,9 +234,10 @@ precision_options = _together(
 )  # fmt: skip
 
 
-def announce(path: Path) -> None:
+def announce(path: Path, as_json: bool = False) -> None:
     """Print the path of the result; to standard error if the result itself is written to standard output."""
-    click.echo(path, err=not (path.is_file() or path.is_dir()) or path.resolve() == Path("/dev/stdout").resolve())
+    is_output = not (path.is_file() or path.is_dir()) or path.resolve() == Path("/dev/stdout").resolve()
+    click.echo(json.dumps({"path": str(path)}) if as_json else path, err=is_output)
 
 
 def check_outputs(*files: Path | None, folder: Path | None = None) -> None:

@@ -144,7 +144,8 @@ def ops(compiler: str, as_json: bool) -> None:
 @model_options
 @click.option("-o", "--output", type=NEW_FILE, help="The lock file.  [default: MODEL.lock]")
 @precision_options
-def lock(build: Build, output: Path | None) -> None:
+@AS_JSON
+def lock(build: Build, output: Path | None, as_json: bool) -> None:
     """Write a file that says which call of MODEL runs where, for `tvm-byoc check`.
 
     \b
@@ -159,7 +160,7 @@ def lock(build: Build, output: Path | None) -> None:
     written = make_lock(_explained(build), settings["shapes"], settings["policy"], build.model.values, precision)
     write_text(path, written.to_text())
     say(written.comment)
-    announce(path)
+    announce(path, as_json)
 
 
 @click.command(short_help="List a model's inputs and outputs, and what it is made of.")
@@ -251,13 +252,15 @@ def diff(before: Path, after: Path, as_json: bool) -> int:
     Each is a model, which is explained with the default options, a compiled library, or a file of `explain --json`.
     """
     from ..report.lock import compare, make_lock
+    from ..report.text import count
 
     old, new = map(_report_of, (before, after))
     drift = compare(make_lock(old), new)
     text = drift.to_text() if drift else "every call runs where it did"
     click.echo(json.dumps(asdict(drift)) if as_json else text)
     for path, totals in ((before, old.totals), (after, new.totals)):
-        say(f"{path.name}: {totals.offloaded_calls} of {totals.calls} calls offloaded, in {totals.regions} regions")
+        regions = count(totals.regions, "region")
+        say(f"{path.name}: {totals.offloaded_calls} of {totals.calls} calls offloaded, in {regions}")
     return int(bool(drift))
 
 

@@ -184,23 +184,14 @@ def tune(build: Build, database: Path, budget: float, as_json: bool) -> None:
       tvm-byoc tune model.onnx --compiler acme,other --database times.jsonl
       tvm-byoc compile model.onnx --compiler acme,other --database times.jsonl -o model.so
     """
-    from ..api.compile import with_precision
     from ..tuning.tune import tune as search
 
     if build.settings["policy"] is not None:
         raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")
     check_outputs(database)
     with progress(f"partitioning {build.model.name}") as show:
-        settings = build.settings
-        found = search(
-            build.model.load(),
-            build.compiler,
-            budget=budget,
-            database=database,
-            shapes=settings["shapes"],
-            options=with_precision(build.compiler, None, settings),
-            progress=show,
-        )
+        settings = {name: value for name, value in build.settings.items() if name != "policy"}
+        found = search(build.model.load(), build.compiler, budget=budget, database=database, progress=show, **settings)
     names = ("seconds", "default_seconds", "alone_seconds", "tried", "measured")
     numbers = {n: getattr(found, n) for n in names}
     say(f"{found.tried} placements compared, {found.measured} regions measured; kept in {database}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import inspect
 import math
 import os
@@ -92,6 +93,14 @@ class VendorError(ByocError, RuntimeError):
 
 class NativeLibraryError(ByocError, ImportError):
     """The native library, or one that it needs, is missing, cannot be loaded or belongs to another package."""
+
+
+def reloading() -> bool:
+    """Whether modules run again by ``importlib.reload``, as a notebook's autoreload has it.
+
+    What they register then takes the place of what they registered before.
+    """
+    return bool(getattr(importlib, "_RELOADING", None))
 
 
 def did_you_mean(got: Any, known: Iterable[Any]) -> str:

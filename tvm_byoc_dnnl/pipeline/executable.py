@@ -32,7 +32,7 @@ from ..vendors.portable import source_builds
 from .host_code import drop_empty_source, objects_in_memory, set_imports, with_host_code
 
 
-def is_library(path: Path) -> bool:
+def is_library(path: str | PathLike[str]) -> bool:
     """Whether a file is there and begins as an ELF file does."""
     try:
         with opened(path) as file:

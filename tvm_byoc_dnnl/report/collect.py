@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 
-from ..api.compile import DEFAULT_COMPILER, partition, with_precision
+from ..api.compile import DEFAULT_COMPILER, partition
 from ..core.compilation import compiling
 from ..core.errors import ArtifactError, InputError, UnsupportedError
 from ..core.files import write_text
@@ -31,7 +31,7 @@ from ..tuning.database import choices_of, with_former_name
 from ..tuning.plans import CallTimes, known_times, times_of
 from ..tuning.tune import placement_for
 from ..vendors.namespace import Namespace
-from ..vendors.namespaces import HOST, check_arguments, namespace, with_options
+from ..vendors.namespaces import HOST, check_arguments, namespace, with_options, with_precision
 from .html import render_html
 from .measured import is_compiled
 from .text import Shown, count, milliseconds, percent, render_text
@@ -65,9 +65,6 @@ class Report(Shown, ReportData):
         of = f"{self.model}, " if self.model else ""
         totals = self.totals
         return f"{of}{totals.offloaded_calls} of {totals.calls} calls in {count(totals.regions, 'region')}"
-
-    def __str__(self) -> str:
-        return self.to_text()
 
 
 _SHARE = 0.01  # of all FLOPs: a smaller share is not worth a sentence

@@ -82,9 +82,11 @@ def is_compiled(model: Any) -> bool:
     return isinstance(model, (BaseRunner, tvm.runtime.Executable, tvm.runtime.Module))
 
 
-def runner_of(model: Any) -> Runner:
-    """A runner of what `compile` or `load` returned, of a library's path, or of a model, which is compiled."""
-    given = model if is_compiled(model) else compile(model)
+def runner_of(model: Any, **how: Any) -> Runner:
+    """A runner of what `compile` or `load` returned, of a library's path, or of a model, which is compiled so."""
+    if how and is_compiled(model):
+        raise InputError(f"the model is compiled already, so {', '.join(how)} would have no effect on it")
+    given = model if is_compiled(model) else compile(model, **how)
     if isinstance(given, (str, PathLike)):
         given = load(given)
     if isinstance(given, NativeRunner):

@@ -191,20 +191,23 @@ def _plans(module: Any) -> dict[str, dict[str, Any]]:
     return {name: each for name, each in counters.items() if each.pop("symbolic")}
 
 
-def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, roof: bool = False) -> Profile:
+def profile(
+    ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, roof: bool = False, **how: Any
+) -> Profile:
     """Measure how the time of a compiled model is spent.
 
     Parameters
     ----------
     ex : Executable, Module, Runner or path, or a model
-        What `compile` or `load` returned, or the path of a library: it is measured itself, and not compiled again. A
-        model is compiled as `compile` does by default.
+        What `compile` or `load` returned, or the path of a library: it is measured itself, and not compiled again.
     inputs : mapping or sequence, optional
         Inputs by name or in order; random ones where the model's shapes are all fixed.
     repeat, warmup : int
         Counted and uncounted calls; the figures are medians.
     roof : bool
         Measure the limits of this machine, too: a second, and 256 MB of memory.
+    **how
+        For a model that is compiled: arguments of `compile`.
 
     Returns
     -------
@@ -215,7 +218,7 @@ def profile(ex: Any, inputs: Any = None, *, repeat: int = 20, warmup: int = 3, r
     InputError
         If ``inputs`` do not fit the model, or are missing and cannot be made up.
     """
-    runner = runner_of(ex)
+    runner = runner_of(ex, **how)
     for name, value, least in (("repeat", repeat, 1), ("warmup", warmup, 0)):
         if not is_number(value, least):
             raise InputError(f"{name} is {short(value)}; expected at least {least}")

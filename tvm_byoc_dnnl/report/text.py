@@ -65,6 +65,10 @@ class Shown:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._said()}>"
 
+    def __str__(self) -> str:
+        shown: Any = self
+        return shown.to_text()
+
     def _repr_html_(self) -> str:
         shown: Any = self
         if not hasattr(self, "to_html"):

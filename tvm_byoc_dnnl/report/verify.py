@@ -18,7 +18,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..api.compile import DEFAULT_COMPILER, compile, partition, with_precision
+from ..api.compile import DEFAULT_COMPILER, compile, partition
 from ..core.errors import ArgumentTypeError, InputError, one_of, short
 from ..frontends import to_relax
 from ..graph.cost import RegionPolicy, with_names
@@ -30,7 +30,7 @@ from ..pipeline.regions import settle_regions
 from ..runtime.comparison import TOLERANCES, as_tolerances, differences, gap, nudged, sensitivity
 from ..runtime.runner import Runner
 from ..vendors.hook_lowering import with_known_shapes
-from ..vendors.namespaces import OPTIONS_ATTR, PRECISIONS, check_arguments
+from ..vendors.namespaces import OPTIONS_ATTR, PRECISIONS, check_arguments, with_precision
 from .measured import (
     AGAINST,
     ONNXRUNTIME,

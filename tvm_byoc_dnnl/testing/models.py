@@ -1,4 +1,5 @@
-"""The nine networks that ship inside the ``onnx`` package, with weights worth computing with.
+"""Models to measure and to test with: files, and the nine networks that ship inside the ``onnx`` package, with weights
+worth computing with.
 
 The files hold the true graphs but constant weights (0.02 everywhere), so every channel would equal every
 other and a wrong answer could pass. Each float weight is replaced by seeded noise of the size that its
@@ -8,17 +9,23 @@ consumer needs: activations stay near 1 through the whole network.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from ..core.errors import InputError
+from ..frontends.onnx.importer import load_onnx
+from ..frontends.onnx.inputs import fix_shapes
+from ..pipeline.executable import is_library
 from ..report.measured import ort_run
+from ..runtime.runner import load
 
-__all__ = ["LIGHT_MODELS", "light_model", "ort_run", "random_inputs"]
+__all__ = ["LIGHT_MODELS", "Model", "find_model", "light_model", "ort_run", "random_inputs", "saved"]
 
 LIGHT_MODELS = (
     "resnet50",
@@ -173,3 +180,79 @@ def random_inputs(
             array = rng.standard_normal(shape)
         inputs[value.name] = np.asarray(array, dtype=dtype)
     return inputs
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to measure: made or read only when its turn comes, or the file of a compiled ``library``."""
+
+    name: str
+    read: Callable[[], onnx.ModelProto]
+    library: Path | None = None
+
+
+def find_model(name: str) -> Model:
+    """A network of `LIGHT_MODELS` by its name, an ``.onnx`` file, or a library."""
+    if name in LIGHT_MODELS:
+        return Model(name, lambda: light_model(name))
+    if Path(name).is_file():
+        path = Path(name)
+        return Model(path.stem, lambda: load_onnx(path), path if is_library(path) else None)
+    raise InputError(
+        f"no model `{name}`; expected an .onnx file, a compiled library or one of: {', '.join(LIGHT_MODELS)}"
+    )
+
+
+def saved(
+    models: Sequence[Model],
+    shapes: Mapping[str, Sequence[int | str]],
+    given: Mapping[str, np.ndarray] | None = None,
+    inputs_of: Callable[[onnx.ModelProto], Mapping[str, np.ndarray]] = random_inputs,
+    batch: int | None = None,
+) -> Iterator[tuple[Model, Mapping[str, np.ndarray], str]]:
+    """Each model with these shapes: its inputs, and its file, which is gone when the next one is asked for."""
+    with TemporaryDirectory() as folder:
+        for model in models:
+            if model.library is not None:
+                with load(model.library, runtime="tvm") as runner:
+                    known: dict[str, Sequence[int | str]] = {i.name: i.shape or () for i in runner.inputs}
+                    wanted = {**known, **(shapes or _batched(model.name, known, batch))}
+                    sizes = {name: [d if isinstance(d, int) else 1 for d in dims] for name, dims in wanted.items()}
+                    tensors = runner.random_tensors(0, sizes) if given is None else runner.tensors((), given)
+                    inputs = {i.name: tensor.numpy() for i, tensor in zip(runner.inputs, tensors, strict=True)}
+                yield model, inputs, str(model.library)
+                continue
+            proto = model.read()
+            dims = {
+                i.name: [d.dim_value or d.dim_param for d in i.type.tensor_type.shape.dim] for i in proto.graph.input
+            }
+            constants = {t.name for t in proto.graph.initializer}
+            open_dims = {name: sizes for name, sizes in dims.items() if name not in constants}
+            proto = fix_shapes(proto, shapes or _batched(model.name, open_dims, batch))
+            path = Path(folder, f"{model.name}.onnx")
+            onnx.save(proto, path)
+            drawn = inputs_of(proto)
+            yield model, drawn if given is None else _ordered(given, drawn, model.name), str(path)
+            path.unlink()
+
+
+def _batched(
+    model: str, dims: Mapping[str, Sequence[int | str]], batch: int | None
+) -> Mapping[str, Sequence[int | str]]:
+    """Shapes of the inputs whose first dim is open, with ``batch`` rows."""
+    if batch is None:
+        return {}
+    found = {
+        name: [batch, *(size or f"{name}_{axis}" for axis, size in enumerate(sizes[1:], 1))]
+        for name, sizes in dims.items()
+        if len(sizes) and not isinstance(sizes[0], int)
+    }
+    if not found:
+        raise InputError(f"{model} has no input whose first dim is open, for --batch; compile it with an open one")
+    return found
+
+
+def _ordered(given: Mapping[str, np.ndarray], names: Collection[str], model: str) -> dict[str, np.ndarray]:
+    if set(given) != set(names):
+        raise InputError(f"the inputs of {model} are {', '.join(names)}; the file has {', '.join(given)}")
+    return {name: given[name] for name in names}

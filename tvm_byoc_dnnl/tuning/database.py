@@ -18,6 +18,7 @@ import os
 import statistics
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -418,8 +419,10 @@ class Placement(dict[str, str]):
     choices: Database | None = None
 
     def __repr__(self) -> str:
-        choices = "" if self.choices is None else f", choices={self.choices.name_of_candidates()!r}"
-        return f"Placement({super().__repr__()}{choices})"
+        calls = ", ".join(f"{name} {count}" for name, count in Counter(self.values()).most_common())
+        times = "" if self.seconds is None else f"; {1e3 * self.seconds:.3g} ms"
+        choices = "" if self.choices is None else f"; choices {self.choices.name_of_candidates()}"
+        return f"<Placement: calls: {calls or 'none'}{times}{choices}>"
 
 
 def with_former_name(place: Mapping[str, str] | None, placement: Mapping[str, str] | None) -> Mapping[str, str] | None:

@@ -37,7 +37,7 @@ from ..ir.fingerprint import content_key
 from ..ir.relax_utils import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
-from ..vendors.namespaces import HOST, changed_options, check_arguments, with_options
+from ..vendors.namespaces import HOST, changed_options, check_arguments, with_options, with_precision
 from .database import Database, Placement, Timing, Turns, race, summary, text_of
 from .plans import Costs, Planner, callable_of, known_times, measure_candidates, prepared
 from .search import search
@@ -159,6 +159,10 @@ def tune(
     budget: float = 120.0,
     database: str | PathLike[str] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    precision: str = "float32",
+    weights: str | None = None,
+    activations: str | None = None,
+    int8: str = "exact",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     target: str | tvm.target.Target = "llvm",
     progress: Callable[[str], None] | None = None,
@@ -180,7 +184,7 @@ def tune(
         Seconds for the search. The measurement that is running then is finished.
     database : path-like, optional
         File of times, read before and extended by each measurement, also when the search is interrupted.
-    shapes, options, target
+    shapes, precision, weights, activations, int8, options, target
         As in `compile`.
     progress : callable, optional
         Called with a line about each measurement and each improvement.
@@ -200,6 +204,8 @@ def tune(
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
         raise InputError(f"budget is {budget!r}; expected a number of seconds above 0")
     started = time.perf_counter()
+    chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
+    options = with_precision(names, options, chosen)
     tell = progress or _logger.info
     mod = with_options(to_relax(model, shapes=shapes), options)
     _check_sizes(mod)

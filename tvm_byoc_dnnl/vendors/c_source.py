@@ -204,10 +204,14 @@ def _call_library(call: tvm.ir.Call) -> tvm.ir.Call | None:
     return None if name is None else tirx.call_pure_extern(call.ty, name, *call.args)
 
 
-for _op in _LIBRARY:
+#: operators of which TVM knows so much already, where this module is reloaded
+_TOLD: set[str] = globals().get("_TOLD", set())
+
+for _op in _LIBRARY.keys() - _TOLD:
     # the C target decides by this attribute
     if _op in _WRONG or tvm.ir.Op.get(_op).get_attr("default.FLowerIntrinsic") is None:
         tvm.ir.register_op_attr(_op, "c.FLowerIntrinsic", _call_library)
+    _TOLD.add(_op)
 
 
 @takes(mod=tvm.IRModule, target=tvm.target.Target)

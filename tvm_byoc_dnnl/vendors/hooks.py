@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import dpl
 
-from ..core.errors import ArgumentTypeError, InputError, takes
+from ..core.errors import ArgumentTypeError, InputError, reloading, takes
 from ..core.verdict import calling, describe, expect
 from ..ir.functions import flatten_region
 from ..ir.relax_utils import codegen_of
@@ -82,7 +82,7 @@ def register_target_hooks(
     )
     ns = claim_namespace(compiler, override)
     check_options(who, options or {}, ns.codegen_options)
-    if ns.hooks is not None and not override:
+    if ns.hooks is not None and not (override or reloading()):
         raise InputError(f"{compiler!r} has target hooks already; pass override=True to replace them")
     ns.hooks, ns.kernels = hooks, HookRoute(ns)
     return hooks

@@ -382,3 +382,27 @@ def check_arguments(**given: Any) -> None:
                 f"place[{call!r}] is {compiler!r}; expected {HOST!r} or a registered compiler: "
                 f"{', '.join(compilers())}{did_you_mean(compiler, compilers())}"
             )
+
+
+def with_precision(
+    compiler: str | Sequence[str] | None,
+    options: Mapping[str, Mapping[str, Any]] | None,
+    arguments: Mapping[str, Any],
+) -> Mapping[str, Mapping[str, Any]]:
+    """``options`` with ``output`` and those of `ARGUMENTS` that ``arguments`` has, for each compiler that has them."""
+    known = {**ARGUMENTS, "output": OUTPUTS}
+    chosen = {option: arguments.get(option, allowed[0]) for option, allowed in known.items()}
+    check_arguments(compiler=compiler, options=options, **chosen)
+    wanted = {option: value for option, value in chosen.items() if value != known[option][0]}
+    result = {name: dict(values) for name, values in (options or {}).items()}
+    names = [compiler] if isinstance(compiler, str) else list(compiler or compilers())
+    for option, value in wanted.items():
+        able = [name for name in names if option in namespace(name).options()]
+        if not able:
+            raise InputError(
+                f"{option} is {value!r}, but {', '.join(names)} has no such option; leave it out, or use a compiler "
+                "that has it"
+            )
+        for name in able:
+            result[name] = {**result.get(name, {}), option: value}
+    return result

@@ -12,7 +12,7 @@ import tvm
 from tvm.relax.dpl import DFPattern
 
 from .._version import __version__
-from ..core.errors import ArgumentTypeError, InputError, names_of
+from ..core.errors import ArgumentTypeError, InputError, names_of, reloading
 from ..core.verdict import Reject, with_options
 from ..graph.builder import GraphBuilder
 from ..graph.cost import RegionPolicy
@@ -34,6 +34,7 @@ from .namespaces import claim_namespace
 
 
 def _claim(table: dict[str, Any], entries: Mapping[str, Any], what: str, override: bool) -> None:
+    override = override or reloading()
     for key, value in entries.items():
         old = table.get(key)
         if old is not None and old is not value and not override:
@@ -221,7 +222,7 @@ def register_codegen(
     check_functions(f"register_codegen({compiler!r})", codegen=codegen)
     ns = claim_namespace(compiler, override)
     made = codegen if isinstance(codegen, Codegen) else OwnCodegen(compiler, codegen)
-    if ns.codegen not in (None, made) and not override:
+    if ns.codegen not in (None, made) and not (override or reloading()):
         raise InputError(f"{compiler!r} has a codegen already, {_origin(ns.codegen)}; pass override=True to replace it")
     declared = {**getattr(codegen, "options", {}), **(options or {})}
     check_options(f"register_codegen({compiler!r})", declared, ns.hooks.options if ns.hooks is not None else {})

@@ -52,8 +52,9 @@ from ..ir.walker import Replace, rewrite_calls_in
 
 PRESENT, WANTED = "present", "wanted"
 
-_TABLE: dict[str, Operator] = {}  # by the name of the Relax operator
-_DEFINED: set[str] = set()  # names of Relax operators
+# both are those of before, when this module is reloaded
+_TABLE: dict[str, Operator] = globals().get("_TABLE", {})  # by the name of the Relax operator
+_DEFINED: set[str] = globals().get("_DEFINED", set())  # names of Relax operators
 #: operator, types of the arguments and attributes → the type that the definition gives: the layers of a model are alike
 _FOUND: dict[tuple[str, StructuralKey, StructuralKey], Any] = {}
 _MOST_FOUND = 1024

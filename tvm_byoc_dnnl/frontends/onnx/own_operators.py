@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from ...core.errors import ArgumentTypeError, InputError, UnsupportedError, VendorError
+from ...core.errors import ArgumentTypeError, InputError, UnsupportedError, VendorError, reloading
 from ...core.tvm_fast import is_a
 from ...core.verdict import calling
 from ...whole import Operator, attributes_of, declare, inputs_of, operator
@@ -77,7 +77,7 @@ def register_onnx_operator(
     who = f"register_onnx_operator({domain!r}, {name!r})"
     _check(who, domain, name, definition, types)
     old, registered = operator(domain, name), (definition, types, frozenset(sizes))
-    if old is not None and _REGISTERED.get(old.relax_name) != registered and not override:
+    if old is not None and _REGISTERED.get(old.relax_name) != registered and not (override or reloading()):
         raise InputError(f"{who}: this operator is registered already; pass override=True to replace it")
     whole = Operator(
         domain,

@@ -11,13 +11,12 @@ from .measure import (
     Spread as Spread,
     compare as compare,
 )
+from ..models import Model as Model, find_model as find_model
 from .run import to_json as to_json, to_table as to_table
 from .run import (
     Load as Load,
-    Model as Model,
     Throughput as Throughput,
     choose_engines as choose_engines,
-    find_model as find_model,
     measure_throughput as measure_throughput,
     run as run,
 )

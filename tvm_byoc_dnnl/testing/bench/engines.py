@@ -63,17 +63,22 @@ class _Requests:
 
 
 def byoc() -> Load:
-    """This package; ``options`` are those of `byoc.compile`, the thread count comes from the environment."""
+    """This package; ``options`` are those of `byoc.compile`, the thread count comes from the environment.
+
+    It alone runs compiled libraries as well.
+    """
     import tvm_byoc_dnnl
     from tvm_byoc_dnnl.core.compilation import stage
     from tvm_byoc_dnnl.frontends.onnx import importer  # noqa: F401
+    from tvm_byoc_dnnl.pipeline.executable import is_library
 
     tvm_byoc_dnnl.compilers()  # imports the vendors
 
     def load(path: str, threads: int, **options: Any) -> tuple[Run, str]:
-        ex = tvm_byoc_dnnl.compile(path, **options)
+        ex = None if is_library(path) else tvm_byoc_dnnl.compile(path, **options)
+        workers = max(1, len(os.sched_getaffinity(0)) // threads)
         with stage("load"):
-            runner = tvm_byoc_dnnl.Runner(ex, workers=max(1, len(os.sched_getaffinity(0)) // threads))
+            runner: Any = tvm_byoc_dnnl.Runner(ex, workers=workers) if ex else tvm_byoc_dnnl.load(path, workers=workers)
         return _Requests(runner), tvm_byoc_dnnl.__version__
 
     return load

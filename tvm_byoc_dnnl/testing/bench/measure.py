@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...core.own_process import Worker, WorkerError
+from ...pipeline.executable import is_library
 from ...runtime.comparison import gap
 from .engines import ENGINES, PROBE, REFERENCE, Engine
 
@@ -53,11 +54,11 @@ class EngineProcess(Worker):
         return self.ask("load", self.engine.loader, path, self._threads, dict(self.engine.options), inputs)
 
     def load_right(
-        self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]
+        self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray] | None
     ) -> tuple[str, float, float, dict[str, float]]:
         """As `load`, with the error in place of the result; a `WorkerError` where it is too large."""
         version, seconds, outputs, stages = self.load(path, inputs)
-        error, tolerance = gap(outputs, expected), self.engine.tolerance
+        error, tolerance = math.nan if expected is None else gap(outputs, expected), self.engine.tolerance
         if error > tolerance:
             raise WorkerError(f"outputs differ by {error:.1e}, accepted are {tolerance:.0e}")
         return version, error, seconds, stages
@@ -72,7 +73,10 @@ class EngineProcess(Worker):
         return self.ask("serve", clients, seconds, blocking)
 
 
-def reference_outputs(path: str, inputs: list[np.ndarray], threads: int) -> list[np.ndarray]:
+def reference_outputs(path: str, inputs: list[np.ndarray], threads: int) -> list[np.ndarray] | None:
+    """``None`` of a compiled library, or without the engine to compare with."""
+    if is_library(path) or not installed(ENGINES[REFERENCE]):
+        return None
     with EngineProcess(ENGINES[REFERENCE], threads) as reference:
         return reference.load(path, inputs)[2]
 
@@ -185,7 +189,7 @@ class _Contestant:
         self._process: EngineProcess
         self._warm_up, self._count = 0, 1
 
-    def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray]) -> ExitStack:
+    def load(self, path: str, inputs: list[np.ndarray], expected: list[np.ndarray] | None) -> ExitStack:
         with ExitStack() as stack:
             self._process = stack.enter_context(EngineProcess(self._engine, self._settings.threads))
             version, error, seconds, stages = self._process.load_right(path, inputs, expected)
@@ -253,7 +257,7 @@ def compare(
     baseline: str | None = None,
     progress: Progress = _no_progress,
 ) -> Comparison:
-    """Measure engines on one ONNX file, beside the ``baseline``, by default the first; one that fails says why."""
+    """Measure engines on one file, beside the ``baseline``, by default the first; one that fails says why."""
     settings = settings or Settings()
     values = list(inputs.values())
     with ExitStack() as stack:

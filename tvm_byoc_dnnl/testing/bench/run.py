@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import platform
 import sys
@@ -17,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,9 @@ from rich.text import Text
 from ...core.errors import InputError
 from ...core.files import written
 from ...core.machine import Neighbours, cpu_name
-from ...frontends.onnx.importer import load_onnx
-from ...frontends.onnx.inputs import fix_shapes
 from ...report.doctor import environment
-from ..models import LIGHT_MODELS, light_model, random_inputs
-from .engines import ENGINES, Engine
+from ..models import Model, random_inputs, saved
+from .engines import ENGINES, Engine, byoc
 from .measure import (
     Comparison,
     EngineProcess,
@@ -67,7 +65,7 @@ def _row(comparison: Comparison, each: Measurement) -> list[str]:
     if each.failure:
         return ["failed", "-", "-", "-"]
     times = _spread(each.milliseconds()), _ratio(comparison, each)
-    return [*times, _number(each.first_result_s), f"{each.error:.0e}"]
+    return [*times, _number(each.first_result_s), "-" if math.isnan(each.error) else f"{each.error:.0e}"]
 
 
 def _caption(comparisons: Sequence[Comparison], settings: Settings) -> str:
@@ -117,7 +115,7 @@ def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
             "first_result_s": each.first_result_s,
             "first_results_s": [round(seconds, 4) for seconds, _ in each.first_results],
             "stages_s": {name: round(seconds, 4) for name, seconds in each.stages_s.items()},
-            "max_error": each.error,
+            "max_error": None if math.isnan(each.error) else each.error,
             "blocks_repeated": each.repeated,
             "blocks_disturbed": each.disturbed,
             "blocks_ms": [[round(sample, 4) for sample in block] for block in each.blocks],
@@ -191,21 +189,9 @@ def to_picture(comparisons: Sequence[Comparison], settings: Settings, file_forma
     return written.getvalue()
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model to measure: made or read only when its turn comes."""
-
-    name: str
-    read: Callable[[], onnx.ModelProto]
-
-
-def find_model(name: str) -> Model:
-    """A network of :data:`~tvm_byoc_dnnl.testing.models.LIGHT_MODELS` by its name, or an ``.onnx`` file."""
-    if name in LIGHT_MODELS:
-        return Model(name, lambda: light_model(name))
-    if Path(name).is_file():
-        return Model(Path(name).stem, lambda: load_onnx(Path(name)))
-    raise InputError(f"no model `{name}`; expected an .onnx file or one of: {', '.join(LIGHT_MODELS)}")
+def _able(engines: Mapping[str, Engine], model: Model) -> dict[str, Engine]:
+    """Those that run the model: a compiled library is for this package alone."""
+    return {name: each for name, each in engines.items() if model.library is None or each.loader is byoc}
 
 
 def _stderr() -> Console:
@@ -220,7 +206,7 @@ def choose_engines(names: Sequence[str]) -> dict[str, Engine]:
     chosen = {name: ENGINES[name] for name in names}
     for name, engine in chosen.items():
         if not installed(engine):
-            _stderr().print(f"{name}: left out, `{engine.requires}` is not installed (`make bench` installs it)")
+            _stderr().print(f"{name}: left out, `{engine.requires}` is not installed: pip install {engine.requires}")
     return {name: engine for name, engine in chosen.items() if installed(engine)}
 
 
@@ -247,43 +233,31 @@ def run(
     baseline: str | None = None,
     as_json: bool = False,
     inputs_of: Callable[[onnx.ModelProto], Mapping[str, np.ndarray]] = random_inputs,
+    given: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     picture: Path | None = None,
 ) -> list[Comparison]:
-    """Print a table, or ``as_json`` every sample."""
+    """Print a table, or ``as_json`` every sample. The inputs are ``given``, or come from ``inputs_of``."""
     if picture is not None:
         check_picture(picture)
     console = _stderr()
     _warn_if_busy(console)
     comparisons = []
     with _progress(console, len(models)) as show:
-        for number, (model, proto, path) in enumerate(_saved(models, shapes or {})):
+        for number, (model, inputs, path) in enumerate(saved(models, shapes or {}, given, inputs_of)):
 
             def progress(what: str, share: float, number: int = number, name: str = model.name) -> None:
                 show(f"{name}: {what}", number + share)
 
             if not console.is_terminal:
-                console.print(f"{model.name}: {', '.join(engines)}")
-            inputs = inputs_of(proto)
-            comparisons.append(compare(model.name, path, inputs, engines, settings, baseline, progress))
+                console.print(f"{model.name}: {', '.join(_able(engines, model))}")
+            able = _able(engines, model)
+            comparisons.append(compare(model.name, path, inputs, able, settings, baseline, progress))
     _show(to_table(comparisons, settings), to_json(comparisons, settings), as_json)
     if picture is not None:
         with written(picture) as aside:
             aside.write_bytes(to_picture(comparisons, settings, picture.suffix.removeprefix(".")))
     return comparisons
-
-
-def _saved(
-    models: Sequence[Model], shapes: Mapping[str, Sequence[int | str]]
-) -> Iterator[tuple[Model, onnx.ModelProto, str]]:
-    """Each model with these shapes, and its file, which is gone when the next one is asked for."""
-    with TemporaryDirectory() as folder:
-        for model in models:
-            proto = fix_shapes(model.read(), shapes)
-            path = Path(folder, f"{model.name}.onnx")
-            onnx.save(proto, path)
-            yield model, proto, str(path)
-            path.unlink()
 
 
 def _show(table: Table, data: Mapping[str, Any], as_json: bool) -> None:
@@ -304,10 +278,14 @@ class Load:
     rounds: int = 5
     #: length of a turn
     seconds: float = 2.0
+    #: requests at once; by default one for each group of cores
+    streams: int | None = None
+    #: rows of each request, where the first dim of an input is open
+    batch: int | None = None
 
     @property
     def clients(self) -> int:
-        return max(1, len(os.sched_getaffinity(0)) // self.threads)
+        return self.streams or max(1, len(os.sched_getaffinity(0)) // self.threads)
 
 
 @dataclass
@@ -317,6 +295,7 @@ class Throughput:
     model: str
     engine: str
     label: str
+    load: Load
     version: str = ""
     failure: str = ""
     #: requests per second of each turn
@@ -329,6 +308,7 @@ class Throughput:
 
     def to_dict(self) -> dict[str, Any]:
         entry: dict[str, Any] = {k: getattr(self, k) for k in ("model", "engine", "version")}
+        entry |= {"threads": self.load.threads, "streams": self.load.clients, "batch": self.load.batch}
         if self.failure:
             return {**entry, "failure": self.failure}
         latencies = {f"p{p}_ms": round(self.percentile(p), 4) for p in _PERCENTILES}
@@ -339,17 +319,19 @@ class Throughput:
 def measure_throughput(
     models: Sequence[Model],
     engines: Mapping[str, Engine],
-    load: Load,
+    loads: Sequence[Load],
     *,
     as_json: bool = False,
+    given: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> list[Throughput]:
     """Print a table, or the figures ``as_json``."""
     results = []
-    for model, proto, path in _saved(models, shapes or {}):
-        results += _measured(model.name, path, list(random_inputs(proto).values()), engines, load)
-    data = {"load": {**asdict(load), "clients": load.clients}, "results": [each.to_dict() for each in results]}
-    _show(_table(results, load), data, as_json)
+    for load in loads:
+        for model, inputs, path in saved(models, shapes or {}, given, batch=load.batch):
+            results += _measured(model.name, path, list(inputs.values()), _able(engines, model), load)
+    data = {"loads": [asdict(load) for load in loads], "results": [each.to_dict() for each in results]}
+    _show(_table(results), data, as_json)
     return results
 
 
@@ -357,7 +339,7 @@ def _measured(
     model: str, path: str, inputs: list[np.ndarray], engines: Mapping[str, Engine], load: Load
 ) -> list[Throughput]:
     expected = reference_outputs(path, inputs, load.threads)
-    results = [Throughput(model, name, engine.label) for name, engine in engines.items()]
+    results = [Throughput(model, name, engine.label, load) for name, engine in engines.items()]
     with ExitStack() as stack:
         processes = [stack.enter_context(EngineProcess(engine, load.threads)) for engine in engines.values()]
         for turn in range(-1, load.rounds):  # the first one loads the model
@@ -376,21 +358,25 @@ def _measured(
     return results
 
 
-def _table(results: Sequence[Throughput], load: Load) -> Table:
+def _table(results: Sequence[Throughput]) -> Table:
     failures = [f"{r.model}, {r.label}: {r.failure}" for r in results if r.failure]
     versions = ", ".join(dict.fromkeys(f"{r.label} {r.version}" for r in results if r.version))
+    load = results[0].load
     about = (
-        f"{load.clients} requests at once, threads of each: {load.threads}, {load.rounds} turns of {load.seconds:g} s"
+        f"threads of each request, requests at once (streams), rows of each; {load.rounds} turns of {load.seconds:g} s"
     )
     table = Table(caption=Text("\n".join([about, versions, *failures])), caption_justify="left")
     for name in ("model", "engine"):
         table.add_column(name)
-    for name in ("requests/s", *(f"p{p}, ms" for p in _PERCENTILES)):
+    for name in ("threads", "streams", "batch", "requests/s", *(f"p{p}, ms" for p in _PERCENTILES)):
         table.add_column(name, justify="right")
     for result in results:
         figures = ["failed", *("-" for _ in _PERCENTILES)]
         if not result.failure:
             rate = Spread.of(result.rates)
             figures = [f"{rate.median:,.1f}", *(f"{result.percentile(p):.2f}" for p in _PERCENTILES)]
-        table.add_row(result.model, result.label, *figures)
+        load = result.load
+        table.add_row(
+            result.model, result.label, str(load.threads), str(load.clients), str(load.batch or "-"), *figures
+        )
     return table
