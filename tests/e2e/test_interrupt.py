@@ -98,3 +98,26 @@ def test_ctrl_c_at_any_time(tmp_path: Any, after: float) -> None:
     assert errors.count("Exception ignored in") >= again, errors  # no other code may swallow it
     assert errors.strip().splitlines()[-1].startswith("KeyboardInterrupt"), errors
     assert [p.name for p in tmp_path.iterdir()] == ["m.so"]
+
+
+ENDS = """
+import threading, time
+import tvm_byoc_dnnl as byoc
+import numpy as np
+from tests.e2e.test_interrupt import relu_module
+
+run, x = byoc.Runner(byoc.compile(relu_module())), np.ones((2, 8), "float32")
+
+def work():
+    while True:
+        run(x)
+
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_a_program_may_end_while_daemon_threads_compute() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

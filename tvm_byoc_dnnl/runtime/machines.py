@@ -9,10 +9,13 @@ with all checks and messages.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import logging
+import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -36,6 +39,36 @@ from ..vendors.blobs import Opening
 _UNEQUAL = re.compile(r"match_cast error|Mismatched .* on argument #")
 NO_MEMORY = re.compile(r"std::bad_alloc|std::bad_array_new_length|vector::(reserve|_M)")
 _logger = logging.getLogger("tvm_byoc_dnnl")
+
+
+_LONGEST_END = 5.0  # seconds
+_computing: set[int] = set()  # threads
+_ends = False
+
+
+class Computing:
+    """Around a call of TVM: a daemon thread that comes back from one while Python ends would abort the process."""
+
+    def __enter__(self) -> None:
+        _computing.add(threading.get_ident())
+        if _ends and threading.current_thread().daemon:
+            _computing.discard(threading.get_ident())
+            threading.Event().wait()
+
+    def __exit__(self, *_: object) -> None:
+        _computing.discard(threading.get_ident())
+
+
+@atexit.register
+def _wait_for_calls() -> None:
+    global _ends
+    _ends = True
+    end = time.monotonic() + _LONGEST_END
+    while _computing - {threading.get_ident()} and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+os.register_at_fork(after_in_child=_computing.clear)
 
 
 class Machines:

@@ -34,7 +34,18 @@ from ..pipeline.memory import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
 from .base import BaseRunner, Company, loading, tensor_info
-from .machines import NO_MEMORY, InputPlan, Machines, Views, as_array, calls_of, elements, fault_of_sizes, give_back
+from .machines import (
+    NO_MEMORY,
+    Computing,
+    InputPlan,
+    Machines,
+    Views,
+    as_array,
+    calls_of,
+    elements,
+    fault_of_sizes,
+    give_back,
+)
 from .native import Library, NativeRunner
 
 
@@ -163,7 +174,8 @@ class Runner(BaseRunner):
     def _computed(self, model: Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
         """What the model gives for checked inputs; its errors say whose fault they are."""
         try:
-            return elements(self._run(model, tensors))
+            with Computing():
+                return elements(self._run(model, tensors))
         except IndexError as error:
             raise InputIndexError(
                 f"{error}: {self._givers_of(tensors)}; give indices that are within the axis"
