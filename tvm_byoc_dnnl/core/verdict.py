@@ -61,6 +61,10 @@ class Crash(Reject):
     """A refusal that no code decided: the code that was asked raised an error."""
 
 
+class Unexplained(Reject):
+    """A refusal by ``False``, which gives no reason."""
+
+
 def require(condition: bool, reason: str) -> None:
     """Raise `Reject` with ``reason`` unless ``condition`` holds."""
     if not condition:
@@ -72,7 +76,7 @@ def as_reject(answer: Any, who: str) -> Reject | None:
     if isinstance(answer, Reject):
         return answer
     if isinstance(answer, bool):
-        return None if answer else Reject(f"{who} says no")
+        return None if answer else Unexplained(f"{who} says no")
     raise TypeError(f"{who} returned {answer!r}; expected True, False or byoc.Reject(reason)")
 
 

@@ -18,7 +18,7 @@ import tvm
 from tvm import relax
 
 from ...core.compilation import MATCH, read_facts, read_log
-from ...core.verdict import Crash, Reject, describe
+from ...core.verdict import Crash, Unexplained, describe
 from ...graph.cost import RegionPolicy
 from ...ir.relax_utils import bindings_of, composite_of, make_constant, module_of, op_calls
 from ...partitioning.annotate import AnnotateExternalCompiler, places_taken
@@ -331,16 +331,8 @@ class _Verdict:
         self.reason = refusal.reason
         if isinstance(refusal, Crash):
             self.complaint = refusal.reason
-        elif not refusal.reason.strip() or _says_no_more_than_no(ns, call):
+        elif isinstance(refusal, Unexplained) or not refusal.reason.strip():
             self.complaint = "rejected without a reason; return byoc.Reject(reason) instead of False"
-
-
-def _says_no_more_than_no(ns: Namespace, call: Any) -> bool:
-    predicate = ns.predicates.get(call.op.name)
-    try:
-        return predicate is not None and predicate(call.attrs, list(call.args)) is False
-    except Reject:
-        return False
 
 
 # ---------------------------------------------------------------- with the backend
