@@ -186,7 +186,7 @@ def test_a_wrong_operator_behind_a_tuple(broken):
 
 def test_a_wrong_combination_is_told_from_a_wrong_operator(monkeypatch):
     ns = namespace("dnnl")
-    right = ns.optimize
+    right = ns.functions.optimize
 
     def wrong_when_fused(graph):
         graph = right(graph)
@@ -194,7 +194,7 @@ def test_a_wrong_combination_is_told_from_a_wrong_operator(monkeypatch):
             step.post_ops = [replace(p, alg="tanh") if p.alg == "relu" else p for p in step.post_ops]
         return graph
 
-    monkeypatch.setattr(ns, "optimize", wrong_when_fused)
+    monkeypatch.setattr(ns.functions, "optimize", wrong_when_fused)
     bad = verify(Net).regions[0]
     assert (bad.culprit, bad.alone) == ("b", False)
 

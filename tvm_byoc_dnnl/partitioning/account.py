@@ -259,7 +259,7 @@ def account_of(
         inside.setdefault(call.region, []).append(call)
     regions = [_region(name, flow, inside.get(name, []), lowered[name].reorders, usual) for name in flow.regions]
     inputs, outputs = _values(mod, flow)
-    silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].describe is not None}
+    silent = {r.compiler for r in regions if r.reorders is None and by_name[r.compiler].functions.describe is not None}
     packages = [*_PACKAGES, *(package for ns in by_name.values() for package in ns.doctor.packages)]
     return ReportData(
         list(by_name),

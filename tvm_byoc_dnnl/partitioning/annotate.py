@@ -217,7 +217,7 @@ class Matcher:
 
     def _ask_about_all(self, ns: Namespace, functions: Iterable[relax.Function]) -> None:
         """Lower single calls before the first verdict is needed, and ask their library about all of them at once."""
-        if ns.probe_many is None:
+        if ns.functions.probe_many is None:
             return
         answers, graphs = self._compilation.answers, dict[Any, PortableGraph]()
         for var, call in (found for func in functions for found in op_calls(func)):

@@ -212,7 +212,7 @@ class Fallback:
 
     def _fit(self, region: _Region, bindings: Sequence[Any]) -> Failure | None:
         ns = namespace(region.unit.compiler)
-        if ns.fits is None:
+        if ns.functions.fits is None:
             return None  # and no function is needed
         return why_not_fits(ns, self._function(region, bindings).function, get_target_options(self.mod, ns.name))
 

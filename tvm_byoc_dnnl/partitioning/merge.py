@@ -174,7 +174,7 @@ _CALL_OF_A_REGION = 64
 
 
 def why_not_fits(ns: Namespace, region: relax.Function, options: Mapping[str, Any]) -> Failure | None:
-    fits, who = ns.fits, f"fits of {ns.name!r}"
+    fits, who = ns.functions.fits, f"fits of {ns.name!r}"
     assert fits is not None
     named = region.with_attr({"Codegen": ns.name, "global_symbol": "trial"})
 

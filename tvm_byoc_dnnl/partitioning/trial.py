@@ -94,7 +94,7 @@ class Trial:
         return self._refusal
 
     def _probe(self) -> Reject | None:
-        if self._ns.probe is None:
+        if self._ns.functions.probe is None:
             self._graph.to_json()  # fails where an attribute cannot be said in the document
             return None
         return told(self._ns, "probe", self._graph)

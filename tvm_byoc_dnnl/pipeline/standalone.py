@@ -74,7 +74,7 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
     main, call = _only_region(mod)
     func = mod[call.op]
     ns = namespace(codegen_of(func))
-    if ns.emit is None:
+    if ns.functions.emit is None:
         raise UnsupportedError(f"{call.op.name_hint} belongs to {ns.name!r}, which emits no source")
     arguments = _arguments(main, call)
     graph, constants = _lower(ns, func, str(func.attrs["global_symbol"]), get_target_options(mod, ns.name))

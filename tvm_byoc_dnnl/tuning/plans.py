@@ -143,7 +143,7 @@ class Costs:
 
     def _asked(self, workload: Workload) -> float | None:
         ns = None if workload.compiler == HOST else namespace(workload.compiler)
-        if ns is not None and ns.cost is not None:
+        if ns is not None and ns.functions.cost is not None:
             self.has_models = True
             seconds = self._modelled(workload, ns)
             if seconds is not None:

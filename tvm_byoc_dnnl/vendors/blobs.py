@@ -150,8 +150,8 @@ def _opened(
             _logger.warning("%s; it works here, but is not optimal: %s", where, answer.reason)
         refusal = None if isinstance(answer, Works) else as_reject(answer, f"the check of blobs of {compiler!r}")
         options = {**defaults(runner.options), **opening.options.get(compiler, {})}
-        if refusal is None and ns.memory is not None:
-            held = opening.memory(ns.memory, options)
+        if refusal is None and ns.functions.memory is not None:
+            held = opening.memory(ns.functions.memory, options)
         run: Any = runner.load(data, options, held and held.memory) if refusal is None else None
         if refusal is None and not callable(run):
             expected = "run(*arguments, *results)" if held is None else "run(*buffers)"

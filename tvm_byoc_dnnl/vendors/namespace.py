@@ -146,9 +146,9 @@ class FusedOp:
     schedule: Callable[[Any], Any] | None
 
 
-@dataclass(kw_only=True)
+@dataclass
 class VendorFunctions:
-    """The functions of a namespace that the engine asks, those of the arguments of `register_namespace` first."""
+    """What the engine asks a namespace."""
 
     probe: Callable[[PortableGraph], Reject | None] | None = None
     probe_many: Callable[[Sequence[PortableGraph]], Sequence[Reject | None]] | None = None
@@ -167,7 +167,7 @@ class VendorFunctions:
 
 
 @dataclass
-class Namespace(VendorFunctions):
+class Namespace:
     name: str
     #: the package that registered it
     owner: str = ""
@@ -194,6 +194,7 @@ class Namespace(VendorFunctions):
     fused_ops: dict[str, FusedOp] = field(default_factory=dict)
     #: Relax op → why the library cannot do it
     unsupported: dict[str, str] = field(default_factory=dict)
+    functions: VendorFunctions = field(default_factory=VendorFunctions)
 
     @property
     def route(self) -> Route:
@@ -205,16 +206,17 @@ class Namespace(VendorFunctions):
         made = self.codegen or OwnCodegen(self.name)
         if not isinstance(made, OwnCodegen):
             return made
-        return replace(made, isolate=self.isolate or made.isolate, on_device=self.memory is not None)
+        return replace(made, isolate=self.isolate or made.isolate, on_device=self.functions.memory is not None)
 
     def check_parts(self) -> None:
         """Raise `ArgumentTypeError` where a codegen or a runner has no process of its own or no memory of a device."""
-        if self.memory is not None and self.blob_runner is not None and self.blob_runner.is_in_c:
+        has_memory = self.functions.memory is not None
+        if has_memory and self.blob_runner is not None and self.blob_runner.is_in_c:
             raise ArgumentTypeError(
                 f"memory= of {self.name!r} is for a runner in Python; one in C (library=) gets tensors of the host: "
                 "leave out memory=, or pass check= and load="
             )
-        for name, is_set in (("isolate=True", self.isolate), ("memory=", self.memory is not None)):
+        for name, is_set in (("isolate=True", self.isolate), ("memory=", has_memory)):
             if is_set and not isinstance(self.codegen, (OwnCodegen, type(None))):
                 raise ArgumentTypeError(
                     f"{name} of {self.name!r} is for a codegen that is a function; got {self.codegen!r}"
@@ -222,7 +224,7 @@ class Namespace(VendorFunctions):
 
     def copy(self) -> Namespace:
         tables: dict[str, Any] = {key: dict(value) for key, value in vars(self).items() if isinstance(value, dict)}
-        return replace(self, **tables)
+        return replace(self, functions=replace(self.functions), **tables)
 
     def no_predicate(self, op: str) -> Reject:
         """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""
@@ -272,7 +274,7 @@ def told(ns: Namespace, function: str, *arguments: Any, around: Sequence[Any] | 
 
     ``around`` is as for `calling`.
     """
-    asked = getattr(ns, function)
+    asked = getattr(ns.functions, function)
     if asked is None:
         return None
     name, kind, expected = _GIVES[function]

@@ -160,21 +160,21 @@ def register_namespace(
             f"register_namespace({compiler!r}): api is {api!r}; tvm-byoc-dnnl {__version__} has version {known} of the "
             "contract with vendors: install a version that has the other, or write the backend for this one"
         )
-    functions = {part.name: given[part.name] for part in fields(VendorFunctions) if part.name in given}
+    functions = {part.name: given[part.name] for part in fields(VendorFunctions) if given.get(part.name) is not None}
     check_functions(f"register_namespace({compiler!r})", **functions)
+    functions |= {name: with_options(functions[name]) for name in ("fits", "notes") if name in functions}
     if probing_ahead is not None:
         warnings.warn("probing_ahead has no effect; give probe_many instead", DeprecationWarning, stacklevel=2)
     ns = claim_namespace(compiler, extend)
     ns.api = api
     if codegen is not None:
         register_codegen(compiler, codegen, override=extend)
-    parts = functions | {
+    vars(ns.functions).update(functions)
+    parts = {
         "doctor": doctor,
         "prepare": tuple(prepare),
         "layouts": _layouts(f"register_namespace({compiler!r})", layout, weights),
         "policy": policy,
-        "fits": None if fits is None else with_options(fits),
-        "notes": None if notes is None else with_options(notes),
         "isolate": isolate,
     }
     for key, value in parts.items():
@@ -418,7 +418,7 @@ def register_cost(compiler: str, cost: Callable[[tvm.IRModule], float | None], *
         As in `register_annotate_compiler`.
     """
     check_functions(f"register_cost({compiler!r})", cost=cost)
-    claim_namespace(compiler, extend).cost = cost
+    claim_namespace(compiler, extend).functions.cost = cost
 
 
 def _check_pattern(who: str, entry: Pattern) -> None:

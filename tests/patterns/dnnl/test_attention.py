@@ -126,7 +126,7 @@ def _reorders(case):
     """The copies that the library makes while it runs the only region."""
     ns = namespace("dnnl")
     (region,) = case.regions
-    return ns.describe(ns.optimize(lower_region(ns, region, "dnnl_0"))).reorders
+    return ns.functions.describe(ns.functions.optimize(lower_region(ns, region, "dnnl_0"))).reorders
 
 
 @pytest.mark.native

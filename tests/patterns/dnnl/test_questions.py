@@ -69,7 +69,7 @@ def test_what_is_asked_at_once_changes_no_verdict(monkeypatch: pytest.MonkeyPatc
 
     partitioned = []
     for way in (probe_many, None):
-        monkeypatch.setattr(namespace("dnnl"), "probe_many", way)
+        monkeypatch.setattr(namespace("dnnl").functions, "probe_many", way)
         partitioned.append(byoc.partition(module))
     assert tvm_ffi.structural_equal(*partitioned)
     assert len(asked) == len(set(asked)) >= 2
@@ -79,7 +79,7 @@ def test_a_crash_that_comes_ahead_is_a_refusal_as_ever(monkeypatch: pytest.Monke
     def broken(graph: PortableGraph) -> PortableGraph:
         raise ValueError("no such pass")
 
-    monkeypatch.setattr(namespace("dnnl"), "optimize", broken)
+    monkeypatch.setattr(namespace("dnnl").functions, "optimize", broken)
     module = byoc.AnnotateExternalCompiler("dnnl")(Case(relax.op.nn.relu, (data(3, 5),)).module)
     (entry,) = byoc.read_log(module)
     assert entry.stage == "annotate" and "no such pass" in entry.reason

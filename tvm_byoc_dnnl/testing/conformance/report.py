@@ -186,7 +186,8 @@ def _first_sentence(function: Callable[..., Any]) -> str:
 
 def _dtypes(ns: Namespace, op: str) -> tuple[str, ...]:
     """Those in which it takes a call of the kit, as it is or with constants behind the first operand."""
-    alone, cases = replace(ns, probe=None), [c for c in written_cases(op) if all(a.size for a in c.arrays)]
+    alone = replace(ns, functions=replace(ns.functions, probe=None))
+    cases = [c for c in written_cases(op) if all(a.size for a in c.arrays)]
     cases += [replace(case, constants=tuple(range(1, len(case.arrays)))) for case in cases if len(case.arrays) > 1]
     return tuple(n for dtype, n in DTYPES.items() if any(_takes(alone, case.of_dtype(dtype)) for case in cases))
 
