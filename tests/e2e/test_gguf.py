@@ -207,9 +207,13 @@ def test_text_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
         cli.main([*arguments, "--cache-dir", str(tmp_path / "compiled")])
     assert capsys.readouterr().out == f"{text}\n"
     assert sorted(p.suffix for p in (tmp_path / "compiled").iterdir()) == [".so", ".text"]
+    monkeypatch.undo()
+    (kept,) = (tmp_path / "compiled").glob("*.text")
+    kept.write_bytes(kept.read_bytes().replace(b"[", b"{", 1))
+    damaged = byoc.TextGenerator(tmp_path / "model.gguf", threads=1, cache_dir=tmp_path / "compiled")
+    assert damaged.generate(prompt, 6) == text
     with (tmp_path / "model.gguf").open("r+b") as file:
         file.truncate(1000)
-    monkeypatch.undo()
     with pytest.raises(byoc.InputError, match="cannot read"):
         byoc.TextGenerator(tmp_path / "model.gguf", threads=1, cache_dir=tmp_path / "compiled")
 

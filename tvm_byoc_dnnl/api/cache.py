@@ -170,7 +170,8 @@ class ModelCache:
         except FileNotFoundError:
             return None
         except (ArtifactError, OSError) as error:
-            _logger.warning("the cached %s is not used, and made again: %s", path, error)
+            what = {".so": "model"}.get(path.suffix, path.suffix[1:])
+            _logger.warning("the cached %s %s is not used, and made again: %s", what, path, error)
             return None
         return found
 
