@@ -1,9 +1,10 @@
 """Applications that ONNX Runtime runs, unchanged, on this package: are the outputs equal, and how long do they take?
 
-    python -m bench.applications FOLDER [NAME …]
+    python -m bench.applications FOLDER [NAME …] [--repeat 9] [--write docs/from_onnxruntime.md]
 
 FOLDER has the applications, as ``make bench-applications`` installs them. Each runs in a process of its own, once with
-ONNX Runtime and twice by ``python -m tvm_byoc_dnnl.ort``: the first of these compiles the models.
+ONNX Runtime and twice by ``python -m tvm_byoc_dnnl.ort``: the first of these compiles the models. ``--write`` puts the
+table between the marks of a page, instead of the one that is there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.performance.page import BEGIN, END
+from tvm_byoc_dnnl.core.machine import cpu_name
 from tvm_byoc_dnnl.runtime.comparison import difference
 
 __all__ = ["APPLICATIONS", "main"]
@@ -147,18 +152,31 @@ def _gap(got: Any, want: Any) -> str:
     return difference(have, need, _TOLERANCE) or "equal"
 
 
+_COLUMNS = "application", "ONNX Runtime, ms", "here, ms", "ratio", "second start, s", "ONNX Runtime's start, s"
+
+
+def _page(rows: Mapping[str, list[str]], ratios: Mapping[str, float], repeat: int) -> str:
+    """What stands between the marks: the table, the largest ratio first, and how it was measured."""
+    ordered = sorted(rows, key=lambda name: -ratios[name])
+    mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
+    about = f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores, medians of {repeat} runs each, {date.today()}"
+    columns = [*_COLUMNS, "outputs", "refused"]
+    table = [columns, ["---"] * len(columns), *([name, *rows[name]] for name in ordered)]
+    lines = [f"{about}; geometric mean {mean:.2f}.", "", *(f"| {' | '.join(row)} |" for row in table)]
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Measure the applications that are installed, and print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", choices=[[], *APPLICATIONS])
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--write", type=Path, metavar="PAGE")
     options = parser.parse_args()
-    print(
-        "| application | ONNX Runtime, ms | ours, ms | ÷ ours | second start, s | ONNX Runtime's | outputs | refused |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    ratios, failed = [], False
+    rows: dict[str, list[str]] = {}
+    ratios: dict[str, float] = {}
+    failed = False
     for name in options.names or APPLICATIONS:
         with tempfile.TemporaryDirectory() as work:
             sides = {}
@@ -168,17 +186,28 @@ def main() -> int:
                     interpreter = [] if side == "theirs" else ["-m", "tvm_byoc_dnnl.ort"]
                     sides[side] = _run(name, interpreter, options.folder.resolve(), Path(work), options.repeat)
             except RuntimeError as error:
-                print(f"| {name} | {error} ({time.perf_counter() - began:.0f} s) |")
+                print(f"{name}: {error} ({time.perf_counter() - began:.0f} s)", file=sys.stderr)
                 failed = True
                 continue
             theirs, ours = (1e3 * statistics.median(sides[side]["times"]) for side in ("theirs", "ours"))
-            ratios.append(theirs / ours)
+            ratios[name] = theirs / ours
             gap = _gap(sides["ours"]["value"], sides["theirs"]["value"])
             starts = [f"{sides[side]['first']:.2f}" for side in ("ours", "theirs")]
-            cells = [f"{theirs:.1f}", f"{ours:.1f}", f"{ratios[-1]:.2f}", *starts, gap, str(sides["ours"]["refused"])]
-            print("| " + " | ".join([name, *cells]) + " |", flush=True)
-    if ratios:
-        print(f"\ngeometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.2f}")
+            rows[name] = [
+                f"{theirs:.1f}",
+                f"{ours:.1f}",
+                f"{ratios[name]:.2f}",
+                *starts,
+                gap,
+                str(sides["ours"]["refused"]),
+            ]
+            print(name, *rows[name], file=sys.stderr, flush=True)
+    if rows:
+        table = _page(rows, ratios, options.repeat)
+        print(table)
+        if options.write is not None:
+            head, _, rest = options.write.read_text().partition(BEGIN)
+            options.write.write_text(f"{head}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
     return int(failed)
 
 

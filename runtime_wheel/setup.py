@@ -12,7 +12,7 @@ from setuptools.command.build_py import build_py
 ABOVE = Path(__file__).resolve().parents[1]
 #: folder of the package above → its files that belong to the runtime
 FILES = {
-    "core": {"__init__", "arrays", "errors", "machine", "tensor_info"},
+    "core": {"__init__", "errors", "machine", "tensor_info"},
     "runtime": {"__init__", "base", "native"},
 }
 

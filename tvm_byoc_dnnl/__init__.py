@@ -55,6 +55,10 @@ def _help(name: str, error: str) -> str:
 def _attribute(name: str) -> Any:
     # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
     # until it is used.
+    if name in ("load", "Runner"):  # all that many a process needs; the rest takes as long again to import
+        from .runtime import runner
+
+        return getattr(runner, name)
     if not name.startswith("__"):
         folder_or_file = f"{__name__}.{name}"
         try:
