@@ -240,6 +240,45 @@ ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {
   return result;
 }
 
+/// The parts of a tensor along an axis: of sizes that a vector gives, or of one size and a rest.
+/// Without `keeps`, parts of one element lose the axis.
+Items Split(const ffi::Tensor& whole, const ffi::Tensor& split, int64_t axis, bool keeps) {
+  const DLTensor& tensor = *whole.GetDLTensorPtr();
+  Dims shape = ShapeOf(tensor);
+  const auto* given = reinterpret_cast<const int64_t*>(DataOf(*split.GetDLTensorPtr()));
+  const int64_t size = shape[axis];
+  std::vector<int64_t> sizes;
+  if (split.ndim() == 0) {
+    for (int64_t at = 0; at < size && *given > 0; at += *given)
+      sizes.push_back(std::min(*given, size - at));
+  } else {
+    sizes.assign(given, given + split.size(0));
+  }
+  int64_t rest = size;
+  for (const int64_t own : sizes) rest = own < 0 || own > rest ? -1 : rest - own;
+  if (rest != 0) {
+    Fail(ErrorKind::kInput, "a split gives the parts ", Join(sizes), "; expected together the ",
+         size, " elements of axis ", axis);
+  }
+  const int64_t outer = Product(shape, 0, axis);
+  const int64_t width = Product(shape, axis + 1, shape.size()) * ((whole.dtype().bits + 7) / 8);
+  const char* from = DataOf(tensor);
+  Items parts;
+  for (const int64_t own : sizes) {
+    shape[axis] = own;
+    Dims dims = shape;
+    if (!keeps) dims.erase(dims.begin() + axis);
+    ffi::Tensor part = DenseTensor(dims, whole.dtype());
+    for (int64_t row = 0; row < outer && own * width > 0; ++row) {
+      std::memcpy(static_cast<char*>(part.data_ptr()) + row * own * width,
+                  from + row * size * width, own * width);
+    }
+    from += own * width;
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
       .def_packed(
@@ -259,6 +298,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvm_byoc_dnnl.SequenceInsert", Door(Insert))
       .def("tvm_byoc_dnnl.SequenceAppend", Door(Append))
       .def("tvm_byoc_dnnl.SequenceErase", Door(Erase))
+      .def("tvm_byoc_dnnl.SequenceSplit", Door(Split))
       .def("tvm_byoc_dnnl.SequenceAt", Door(At))
       .def("tvm_byoc_dnnl.SequenceLength", Door(Length))
       .def("tvm_byoc_dnnl.SequenceConcat", Door(Concat));

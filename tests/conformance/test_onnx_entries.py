@@ -159,9 +159,9 @@ def test_with_open_sizes(name: str) -> None:
     assert not reason or needs_sizes or refused(name), reason
 
 
-#: operators that need some sizes when they are compiled: of weights, of channels
+#: operators that need some sizes when they are compiled: of weights
 NEED_SIZES = {
-    *("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GatherND", "GroupNormalization"),
+    *("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GatherND"),
     *("Attention", "RotaryEmbedding"),
 }
 #: and reasons that say which size is needed
@@ -169,7 +169,6 @@ NEEDED_SIZES = (
     "expected an axis of a known size",
     "whose scale depends on the call",
     "keep_aspect_ratio_policy of open sizes",
-    "parts of 2 elements as",
 )
 
 

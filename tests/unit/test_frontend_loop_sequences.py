@@ -129,3 +129,18 @@ def test_emitted_source_has_no_sequences() -> None:
     model = carrying(*SEQUENCES["it shrinks"])
     with pytest.raises(UnsupportedError, match=r"a sequence.* compile without output"):
         compile(model, output="source")
+
+
+@pytest.mark.parametrize(("split", "keepdims"), [((2, 0, 3), 1), ((), 1), (None, 0)])
+def test_parts_of_a_number_that_a_call_knows(split: tuple[int, ...] | None, keepdims: int) -> None:
+    given = [] if split is None else ["p"]
+    nodes = [
+        node("SplitToSequence", ["x", *given], ["s"], axis=1, keepdims=keepdims),
+        node("SequenceAt", ["s", "i"], ["y"]),
+        LENGTH,
+    ]
+    shapes = {"x": (2, "n", 3), "i": ()} | dict.fromkeys(given, ("k",) if split else ())
+    dtypes = {**TYPES, "z": NUMBER, "i": NUMBER, "p": NUMBER}
+    model = onnx_model(nodes, shapes, dtypes=dtypes, outputs=["y", "z"])
+    parts = {} if split is None else {"p": np.array(split or 2)}
+    agree(model, *({"x": rand(2, 5, 3), "i": np.array(i)} | parts for i in (0, -1)))

@@ -37,10 +37,10 @@ def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
 
 @operator("Split")
 def _split(e: Emit, node: Node, x: Value) -> Any:
-    return _parts(e, node, x, *_part_sizes(node, ints_of(e, node, 1, "split")))
+    return parts_of(e, node, x, *_part_sizes(node, ints_of(e, node, 1, "split")))
 
 
-def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[Value | None]:
+def parts_of(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[Value | None]:
     ends = list(itertools.accumulate(sizes))
     whole = node.needed(0).sizes[axis]
     if not isinstance(whole, Dim) and not isinstance(ends[-1], Dim) and ends[-1] != whole:
@@ -55,22 +55,6 @@ def _parts(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[
         e.cut(x, axis, start, end) if wanted else None
         for start, end, wanted in zip([0, *ends], ends, node.wanted, strict=False)
     ]
-
-
-@operator("SplitToSequence", since=11)
-def _split_to_sequence(e: Emit, node: Node, x: Value, split: Value | None = None, *, keepdims: int = 1) -> Any:
-    """Parts of given sizes, or of one size and a rest; without a size single elements."""
-    axis = _part_axis(node)
-    size, each = x.sizes[axis], split is None or not split.rank
-    sizes: list[Any] = [1] if split is None else ints_of(e, node, 1, "split") or []
-    if each:
-        (part,) = sizes
-        if isinstance(size, Dim) or isinstance(part, Dim) or part < 1:
-            raise node.refused(f"makes as many parts of {part} elements as {size} elements give, which a call knows")
-        sizes = [min(part, size - start) for start in range(0, size, part)]
-    node.wanted = (True,) * len(sizes)
-    parts = [part for part in _parts(e, node, x, axis, sizes) if part is not None]
-    return Value(items=parts if split is not None or keepdims else [e.squeeze(part, axis=[axis]) for part in parts])
 
 
 @operator("Tile", since=6)

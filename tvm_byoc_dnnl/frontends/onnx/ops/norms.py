@@ -81,17 +81,22 @@ def _group_norm(e: Emit, node: Node, x: Value, scale: Value, bias: Value, *, num
     if node.opset >= 21:
         x, scale, bias = _of_channels(e, x, scale, bias)
     rank, own, channels = len(x.sizes), x.dtype, x.sizes[1]
-    if isinstance(channels, Dim):
-        raise node.refused(f"has {channels} channels, an open number; fix it")
-    if node.opset < 21:
+    epsilon, is_open = node.attr("epsilon", 1e-5), isinstance(channels, Dim)
+    of_groups = node.opset < 21 and is_open
+    if node.opset < 21 and not is_open:
         wide = [num_groups, channels // num_groups]
         scale, bias = (e.reshape(e.expand(e.reshape(v, [num_groups, 1]), wide), [channels]) for v in (scale, bias))
-    epsilon = node.attr("epsilon", 1e-5)
-    how: dict[str, Any] = {"channel_axis": 1, "axes": list(range(2, rank)), "epsilon": epsilon}
-    if node.attr("stash_type", 1) != 1 or own not in _NARROW:
+    if (node.attr("stash_type", 1) != 1 or own not in _NARROW) and not is_open:
+        how: dict[str, Any] = {"channel_axis": 1, "axes": list(range(2, rank)), "epsilon": epsilon}
         return e.group_norm(x, scale, bias, num_groups=num_groups, **how)
-    plain = [e.const(np.full(channels, v, "float32")) for v in (1, 0)]
-    core = e.cast(e.group_norm(e.cast(x, "float32"), *plain, num_groups=num_groups, **how), own)
+    real = "float64" if own == "float64" else "float32"
+    rows = e.reshape(e.cast(x, real), [x.sizes[0], num_groups, product(x.sizes[1:]) // num_groups])
+    affine = [
+        e.cast(v, real) if of_groups else e.const(np.full(num_groups, n, real)) for v, n in ((scale, 1), (bias, 0))
+    ]
+    core = e.cast(e.reshape(e.onnx("InstanceNormalization", rows, *affine, opset=6, epsilon=epsilon), x.sizes), own)
+    if of_groups:
+        return core
     scale, bias = (_per_channel(e, v, rank) for v in (scale, bias))
     return core * scale + bias
 

@@ -9,9 +9,12 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from ....ir.native_loop import native_call
+from ..dim import Dim
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value
+from .moving import parts_of
+from .shapes import ints_of
 
 
 def _position(node: Node, i: int, default: int) -> int | None:
@@ -121,6 +124,24 @@ def _concat(e: Emit, node: Node, x: Value, *, axis: Any = None, new_axis: int = 
     if new_axis:
         parts = [e.expand_dims(part, axis=axis) for part in parts]
     return e.onnx("Concat", *parts, opset=13, axis=axis)
+
+
+@operator("SplitToSequence", since=11)
+def _split(e: Emit, node: Node, x: Value, split: Value | None = None, *, axis: int = 0, keepdims: int = 1) -> Any:
+    """Parts of given sizes, or of one size and a rest; without a size single elements."""
+    axis %= len(x.sizes)
+    size: Any = x.sizes[axis]
+    given = e.const(1) if split is None else split
+    keeps, is_each = bool(keepdims) or split is not None, not given.rank
+    if (isinstance(size, Dim) or not given.is_constant) if is_each else isinstance(given.sizes[0], Dim):
+        numbers = [relax.prim_value(axis), relax.prim_value(int(keeps))]
+        return _called(e, "SequenceSplit", [x, e.cast(given, "int64"), *numbers], (x.dtype, len(x.sizes) - (not keeps)))
+    sizes: list[Any] = [1] if split is None else ints_of(e, node, 1, "split") or []
+    if is_each:
+        sizes = [min(sizes[0], size - start) for start in range(0, size, sizes[0])]
+    node.wanted = (True,) * len(sizes)
+    items = [part for part in parts_of(e, node, x, axis, sizes) if part is not None]
+    return Value(items=items if keeps else [e.squeeze(part, axis=[axis]) for part in items])
 
 
 operator("Identity")(lambda _e, x: x)
