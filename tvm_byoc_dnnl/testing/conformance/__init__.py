@@ -83,7 +83,7 @@ class Journal:
         elif self._making is not None:
             self.lost[self._making] = death
         else:
-            raise ByocError(f"the process of the conformance kit did not begin: {death}")
+            raise ByocError(f"the process of the conformance kit ended before a case, or between two: {death}")
         self._making, self._judging, self._running = None, (), None
 
 
