@@ -37,7 +37,7 @@ def outcome(op: str, inputs: list[np.ndarray], count: int, judge: Any, opset: in
     feeds = dict(zip(names, inputs, strict=True))
     got: list[np.ndarray] = []
     for is_open in (False, True):
-        kept = 1 if op in ("DFT", "ScatterND") else 0  # of the last axes: parts of a number, lengths of coordinates
+        kept = 1 if op == "DFT" else 0  # of the last axes: parts of a number
         shapes = {
             n: [f"{n}_{i}" if is_open and 1 < a.ndim > i + kept else d for i, d in enumerate(a.shape)]
             for n, a in feeds.items()

@@ -266,9 +266,12 @@ def _scatter_elements(e: Emit, node: Node, data: Value, indices: Value, updates:
 @operator("ScatterND")
 def _scatter_nd(e: Emit, node: Node, data: Value, indices: Value, updates: Value) -> Any:
     dims, sizes, reduction = data.sizes, indices.sizes, _reduction(node)
-    count = sizes[-1] if sizes else None
-    if not isinstance(count, int):
-        raise node.refused("has indices of unknown length")
+    count = len(dims) + len(sizes) - 1 - len(updates.sizes)  # of coordinates, as the ranks say it
+    if not 0 < count <= len(dims):
+        raise node.wrong(
+            f"has updates of {updates} for indices of {indices} and data of {data}: their ranks do not fit"
+        )
+    indices = e.agree(indices, [*sizes[:-1], count])
     updates = e.agree(updates, [*sizes[:-1], *dims[count:]], hidden=True)
     places = from_start(e, indices, dims[:count])
     return e.scatter_nd(data, places, updates, reduction=reduction)
