@@ -77,6 +77,9 @@ class ByocExecutable(VMExecutable):
         if parent is not None:
             self._host_code = partial(with_host_code, parent, target)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: byoc.Runner(ex) runs it, ex.export_library(path) writes it>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a compiled model cannot be pickled: call export_library(path), give the other process the path, and call "

@@ -199,8 +199,11 @@ def _nodes(calls: Sequence[CallReport]) -> list[str]:
 
 
 def _misses(report: ReportData) -> Iterable[RenderableType]:
-    misses = (miss for call in report.calls for miss in call.near_misses[:1])
-    rows = dict.fromkeys((m.pattern, f"{m.matched} of {m.of}", m.reason) for m in misses)
+    groups: dict[tuple[str, str, str], list[CallReport]] = {}
+    for call in report.calls:
+        for miss in call.near_misses[:1]:
+            groups.setdefault((miss.pattern, f"{miss.matched} of {miss.of}", miss.reason), []).append(call)
+    rows = [(*found, "\n".join([why, *_nodes(calls)])) for (*found, why), calls in groups.items()]
     return _section("Nearly matched", [("pattern", "left"), ("fits", "right"), ("what failed", "wide")], rows)
 
 

@@ -119,7 +119,8 @@ class BaseRunner:
         """Names of the model's inputs in order; empty when the file does not say."""
         return [i.name for i in self.inputs]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | list[np.ndarray]:
+    # A list where there are several: with `Any`, a checker lets users take what they know it to be, as in typeshed.
+    def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | Any:
         """Run the model.
 
         Parameters
