@@ -121,7 +121,8 @@ class Capture:
     def _exported(self, arguments: Sequence[Any]) -> torch.export.ExportedProgram:
         module = self._with_results(self.compiled)
         places = _placeholders(module.graph)
-        with module.graph.inserting_before(places[-1].next):
+        first = next(node for node in module.graph.nodes if node.op != "placeholder")
+        with module.graph.inserting_before(first):
             for i in self.weights:
                 module.register_buffer(f"weight_{i}", plain(arguments[i]))
                 places[i].replace_all_uses_with(module.graph.get_attr(f"weight_{i}"))

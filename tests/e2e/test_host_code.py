@@ -264,3 +264,18 @@ def test_running_sums_of_nothing_write_to_no_memory_of_others(name: str, exclusi
     source = X + 1
     steps = np.concatenate([np.full((1, 4), name == "cumprod"), source[:-1]]) if exclusive else source
     np.testing.assert_array_equal(run(source), getattr(np, name)(steps, axis=0))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool", "int8", "uint8", "int16", "uint32"])
+def test_numbers_of_every_dtype_are_sorted(dtype: str) -> None:
+    numbers = np.random.default_rng(0).uniform(0, 100, (3, 17)) - (0 if dtype.startswith("u") else 50)
+    x = (numbers > 0 if dtype == "bool" else numbers).astype(dtype)
+    ordered = np.sort(x.astype("float64"), 1)
+    in_order, places = _run(lambda x: op.sort(x, axis=1), x), _run(lambda x: op.argsort(x, axis=1), x)
+    assert in_order.dtype == x.dtype
+    np.testing.assert_array_equal(in_order.astype("float64"), ordered)
+    np.testing.assert_array_equal(np.take_along_axis(x, places.astype(int), 1).astype("float64"), ordered)
+    largest = _run(lambda x: op.topk(x, 3, axis=1, ret_type="values"), x)
+    np.testing.assert_array_equal(largest.astype("float64"), ordered[:, :-4:-1])
+    middle = _run(lambda x: relax.TupleGetItem(op.median(x, axis=1), 0), x)
+    np.testing.assert_array_equal(middle.astype("float64"), ordered[:, 8])

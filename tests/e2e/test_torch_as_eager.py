@@ -105,3 +105,50 @@ def test_negated_memory():
     net = nn.Linear(4, 3).eval()
     net.weight = nn.Parameter(negated)
     compare(net, numbers(2, 4))
+
+
+def pooled(pool, *shape, **options):
+    return lambda x: pool(x, **options), lambda: numbers(*shape)
+
+
+def resized(*shape, **options):
+    return lambda x: nn.functional.interpolate(x, **options), lambda: numbers(*shape)
+
+
+#: what TVM's importer leaves out: negative places, NaN, scales, indices, windows, grids, corners that meet
+ARGUMENTS = {
+    "the last of an axis": (lambda x: x[:, -1] * x.select(0, -2)[-1], lambda: numbers(4, 5)),
+    "the place of a NaN": (lambda x: x.argmax(1), lambda: numbers(3, 5).masked_fill(torch.eye(3, 5) > 0, torch.nan)),
+    "the place in all": (lambda x: x.argmin(keepdim=True), lambda: numbers(3, 5)),
+    "selu": (nn.functional.selu, lambda: numbers(4, 5)),
+    "celu": (lambda x: nn.functional.celu(x, alpha=0.7), lambda: numbers(4, 5)),
+    "the places of a pool": pooled(
+        lambda x, **options: nn.functional.max_pool2d(x, **options, return_indices=True)[1],
+        *(2, 3, 7, 5), kernel_size=3, stride=2, padding=1, ceil_mode=True,
+    ),
+    "a pool of one picture": pooled(nn.functional.avg_pool2d, 3, 7, 5, kernel_size=2, stride=3, ceil_mode=True),
+    "a pool without its padding": pooled(
+        nn.functional.avg_pool2d, 1, 3, 9, 9, kernel_size=3, stride=1, padding=1, count_include_pad=False
+    ),
+    "a pool with a divisor": pooled(nn.functional.avg_pool3d, 1, 2, 4, 5, 6, kernel_size=2, divisor_override=3),
+    "a grid": (
+        lambda x: nn.functional.grid_sample(x, x.permute(0, 2, 3, 1)[..., :2].tanh(), align_corners=True),
+        lambda: numbers(2, 3, 5, 4),
+    ),
+    "corners that meet": resized(2, 3, 5, 6, scale_factor=1.7, mode="bilinear", align_corners=True),
+    "a factor": resized(2, 3, 5, 6, scale_factor=(1.7, 0.6), mode="bilinear"),
+    "no input": (lambda: torch.linspace(0, 1, 5), lambda: ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_that_tvm_leaves_out(name):
+    function, inputs = ARGUMENTS[name]
+    given = inputs()
+    compare(function, *([given] if isinstance(given, torch.Tensor) else given))
+
+
+def test_a_resize_to_a_size_of_an_open_picture():
+    fast = compare(lambda x: nn.functional.interpolate(x, size=7), numbers(2, 3, 5, 6), dynamic=True)
+    with torch.no_grad():
+        assert fast(numbers(2, 3, 9, 4)).shape == (2, 3, 7, 7)

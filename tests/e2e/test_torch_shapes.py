@@ -218,14 +218,23 @@ def test_nearest_pixels_are_those_of_torch(size: tuple[int, int]) -> None:
     assert_right(result, Resize()(x).numpy(), 0)
 
 
-def test_open_sizes_by_a_broken_factor_are_refused() -> None:
+def test_open_sizes_by_a_broken_factor() -> None:
     class Resize(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return functional.interpolate(x, scale_factor=1.5, mode="nearest")
+        def __init__(self, **options: Any) -> None:
+            super().__init__()
+            self.options = options
 
-    program = torch.export.export(Resize(), (torch.randn(1, 2, 8, 6),), dynamic_shapes=({2: torch.export.Dim("h")},))
-    with pytest.raises(UnsupportedError, match="whole factors or a size"):
-        byoc.compile(program)
+        def forward(self, x: Any) -> Any:
+            return functional.interpolate(x, scale_factor=1.5, **self.options)
+
+    def exported(model: Any) -> Any:
+        return torch.export.export(model, (torch.randn(1, 2, 8, 6),), dynamic_shapes=({2: torch.export.Dim("h")},))
+
+    nearest = Resize(mode="nearest")
+    run, x = byoc.Runner(byoc.compile(exported(nearest))), torch.randn(1, 2, 11, 6)
+    assert_right(run(x.numpy())[0], nearest(x).numpy(), 1e-6)
+    with pytest.raises(UnsupportedError, match="whole factors or a size"):  # PyTorch counts in the pixels of the result
+        byoc.compile(exported(Resize(mode="bilinear", align_corners=True)))
 
 
 def test_sizes_that_the_model_fixes_are_not_open() -> None:

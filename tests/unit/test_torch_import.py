@@ -9,7 +9,10 @@ from tvm import relax
 
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core.errors import UnsupportedError
-from tvm_byoc_dnnl.frontends.torch.importer import CONVERTERS, import_torch
+from tvm_byoc_dnnl.frontends.onnx.emit import Emit
+from tvm_byoc_dnnl.frontends.onnx.value import Value
+from tvm_byoc_dnnl.frontends.torch.importer import import_torch
+from tvm_byoc_dnnl.frontends.torch.operators import cat
 from tvm_byoc_dnnl.ir.relax_utils import shape_dims
 
 
@@ -32,35 +35,23 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
         import_torch(program)
 
 
-class FakeImporter:
-    """The part of TVM's importer that a converter uses."""
-
-    def __init__(self, builder, tensors):
-        self.block_builder, self.tensors = builder, tensors
-
-    def retrieve_args(self, node):
-        return [self.tensors, *node.args[1:]]
-
-
 @pytest.mark.parametrize(
-    ("shapes", "args", "kwargs", "want"),
+    ("shapes", "axis", "want"),
     [
-        ([(0,), (2, 3, 4)], ([], -2), {}, (2, 3, 4)),
-        ([(0,), (2, 3, 4), (0,), (2, 5, 4)], ([],), {"dim": 1}, (2, 8, 4)),
-        ([(2, 3), (4, 3)], ([],), {}, (6, 3)),
-        ([(0,), (0,)], ([],), {}, (0,)),
-        ([(0,), (5,)], ([],), {}, (5,)),
-        ([(2, 0), (2, 3)], ([], 1), {}, (2, 3)),
+        ([(0,), (2, 3, 4)], -2, (2, 3, 4)),
+        ([(0,), (2, 3, 4), (0,), (2, 5, 4)], 1, (2, 8, 4)),
+        ([(2, 3), (4, 3)], 0, (6, 3)),
+        ([(0,), (0,)], 0, (0,)),
+        ([(0,), (5,)], 0, (5,)),
+        ([(2, 0), (2, 3)], 1, (2, 3)),
     ],
     ids=["empty cache", "between", "plain", "all empty", "rank 1", "empty of its own rank"],
 )
-def test_cat_leaves_out_what_torch_leaves_out(shapes, args, kwargs, want):
+def test_cat_leaves_out_what_torch_leaves_out(shapes, axis, want):
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
-    with builder.function("main", params):
-        node = types.SimpleNamespace(args=args, kwargs=kwargs)
-        out = CONVERTERS["cat.default"](node, FakeImporter(builder, params))
-        builder.emit_func_output(out)
+    with builder.function("main", params), Emit(builder).emitting() as e:
+        builder.emit_func_output(e.tensor(cat(e, None, [Value(p) for p in params], axis)))
     assert shape_dims(builder.get()["main"].ret_ty) == list(want)
 
 

@@ -282,7 +282,7 @@ def _built(
             ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)
             if in_c:
                 complete_host_c(ex.mod)
-    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, tvm.error.InternalError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, ByocError):
             raise
         raise UnsupportedError(f"TVM cannot compile what stays with it: {_cause(error)}{_advice(mod)}") from error

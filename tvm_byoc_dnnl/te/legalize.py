@@ -10,7 +10,8 @@
   sums and products write there where there are none.
 * TVM has transposed convolutions and resizing in some layouts only; the others are permuted to one of these.
 * LLVM has no float16 form of some functions; they are computed in float32 between casts.
-* A pass of TVM's dispatches sorts, and not its legalisers; one of these calls a function that does not exist.
+* A pass of TVM's dispatches sorts, and not its legalisers; one of these calls a function that does not exist. TVM
+  sorts bfloat16 by its bits, and most integers not at all; here in a dtype that has all their numbers.
 
 What the values of a call may not be is checked besides in host code: `pipeline.guards`.
 
@@ -67,6 +68,7 @@ Legalization = Callable[[relax.BlockBuilder, Any], Any]
 _SUMS = ("matmul", "sum", "prod", *(f"nn.conv{d}d" for d in (1, 2, 3)))
 #: dtype → the wider one in which some operators are computed
 _NARROW = {"bfloat16": "float32", "float16": "float32"}
+_SORTED_AS = {"bfloat16": "float32", "uint32": "int64", **dict.fromkeys(("bool", "int8", "uint8", "int16"), "int32")}
 _ALL_BUT_DOUBLE = {**_NARROW, "float32": "float64"}
 _MEANS = ("mean", "variance", "std")
 _NORMS = ("nn.layer_norm", "nn.group_norm", "nn.instance_norm")
@@ -115,24 +117,24 @@ def _by_library(name: str) -> Legalization:
     return legalize
 
 
-def _computed_in(op: str, wider: Mapping[str, str]) -> Legalization:
+def _computed_in(op: str, wider: Mapping[str, str], lowered: Legalization | None = None) -> Legalization:
     """An operator in another dtype for some: in float16, the sum of 4,096 ones is 2,048, and in bfloat16 256."""
-    default = default_of(op)
+    default = lowered or default_of(op)
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         args = items(call.args)
         dtype = dtype_of(args[0].ty)
         wide = wider.get(dtype)
         is_tuple = isinstance(call.ty, relax.TupleType)
-        others = any(dtype_of(e.ty) != dtype for e in (args if is_tuple else [call, *args]))
+        others = any(dtype_of(e.ty) != dtype for e in (args if is_tuple or lowered else [call, *args]))
         if wide is None or others or dtype in str(getattr(call.attrs, "out_dtype", "")):
             return default(bb, call)
         cast = [bb.emit(bb.call_te(topi.cast, arg, wide)) for arg in args]
         out = bb.emit(default(bb, bb.normalize(relax.Call(call.op, cast, call.attrs))))
-        if not isinstance(out.ty, relax.TupleType):
-            return bb.call_te(topi.cast, out, dtype)
-        parts = [bb.emit(relax.TupleGetItem(out, i)) for i in range(len(out.ty.fields))]
-        return bb.emit(relax.Tuple([bb.emit(bb.call_te(topi.cast, part, dtype)) for part in parts]))
+        if not is_tuple:
+            return bb.call_te(topi.cast, out, dtype_of(call.ty))
+        parts = [(bb.emit(relax.TupleGetItem(out, i)), dtype_of(ty)) for i, ty in enumerate(call.ty.fields)]
+        return bb.emit(relax.Tuple([bb.emit(bb.call_te(topi.cast, part, kind)) for part, kind in parts]))
 
     return legalize
 
@@ -360,7 +362,6 @@ def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 _COMPUTES: dict[str, Callable[..., Any]] = {
-    "argsort": _argsort,
     "clip": clip,
     "cumprod": _scan(operator.mul, 1),
     "cumsum": _scan(operator.add, 0),
@@ -372,7 +373,6 @@ _COMPUTES: dict[str, Callable[..., Any]] = {
     "nn.pixel_shuffle": _pixel_shuffle,
     "nn.relu": relu,
     "not_equal": not_equal,
-    "sort": _sort,
 }
 
 #: Relax op → what is made of it instead
@@ -390,5 +390,8 @@ MENDED: dict[str, Legalization] = {
     **{f"relax.nn.conv{d}d_transpose": _in_layouts(f"relax.nn.conv{d}d_transpose", "DHW"[3 - d :]) for d in (1, 2, 3)},
     **{f"relax.image.resize{d}d": _in_layouts(f"relax.image.resize{d}d", "DHW"[3 - d :]) for d in (2, 3)},
     "relax.nn.pad": _pad,
-    "relax.topk": _with_count,
+    "relax.argsort": _computed_in("relax.argsort", _SORTED_AS, _by_compute("argsort", _argsort)),
+    "relax.median": _computed_in("relax.median", _SORTED_AS, default_of("relax.median")),
+    "relax.sort": _computed_in("relax.sort", _SORTED_AS, _by_compute("sort", _sort)),
+    "relax.topk": _computed_in("relax.topk", _SORTED_AS, _with_count),
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import relax
 
-from ..onnx.emit import Emit
 from ..onnx.value import Value
+from ..onnx.walk import walk_into
 
 
 def arguments(node: Any) -> dict[str, Any]:
@@ -21,14 +21,15 @@ def arguments(node: Any) -> dict[str, Any]:
 def by_values(convert: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """A converter as TVM's importer takes it, of ``convert(e, node, *arguments)``, whose tensors are values.
 
-    It returns a value, or a list of them. ``out_dtype``, which is by name only, is left out.
+    It returns a value, or a list of them, in which ``None`` is a result that nobody reads. ``out_dtype``, which is by
+    name only, is left out.
     """
 
     def converted(node: Any, importer: Any) -> Any:
         given = [_valued(importer._retrieve_args(v)) for name, v in arguments(node).items() if name != "out_dtype"]
-        with Emit(importer.block_builder).emitting() as e:
+        with walk_into(importer.block_builder).emit.emitting() as e:
             made = convert(e, node, *given)
-            return [e.tensor(v) for v in made] if isinstance(made, list) else e.tensor(made)
+            return [v and e.tensor(v) for v in made] if isinstance(made, list) else e.tensor(made)
 
     return converted
 

@@ -24,6 +24,7 @@ from tvm import relax, tirx
 from ...core.errors import UnsupportedError, first_line
 from ...ir.relax_utils import DIMS_ATTR, shape_dims, straight_line
 from ...ir.tvm_compat import analyzer, dtype_of, substitute
+from .operators import CONVERTERS as OPERATORS
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
 from .recurrent import decompositions
@@ -332,50 +333,10 @@ def _drops_nothing(node: Any) -> bool:
     return "dropout_p" in names and not given.get("dropout_p")
 
 
-def _cat(node: Any, importer: Any) -> Any:
-    """PyTorch leaves out operands of shape (0,), whatever the rank of the others: a cache before its first word."""
-    tensors = importer.retrieve_args(node)[0]
-    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    full = [t for t in tensors if shape_dims(t.ty) != [0]] or tensors[:1]
-    if len(full) == 1:
-        return full[0]
-    return importer.block_builder.emit(relax.op.concat(full, axis=axis))
-
-
-def _resize(method: str) -> Any:
-    """A converter of ``upsample_*2d.vec``, whose sizes may be open."""
-
-    def convert(node: Any, importer: Any) -> Any:
-        data, size, *align, factors = importer.retrieve_args(node)
-        dims = shape_dims(data.ty) or []
-        if not size:
-            if any(not isinstance(d, int) for d in dims) and any(f != int(f) for f in factors):
-                raise UnsupportedError(
-                    f"{node.target} makes open sizes {factors} times as large; "
-                    "give interpolate() whole factors or a size"
-                )
-            size = [d * int(f) if f == int(f) else int(d * f) for d, f in zip(dims[2:], factors, strict=True)]
-        nearest = method == "nearest_neighbor"
-        transformation = "asymmetric" if nearest else "align_corners" if align[0] else "half_pixel"
-        resized = relax.op.image.resize2d(
-            data,
-            relax.ShapeExpr(list(size)),
-            layout="NCHW",
-            method=method,
-            coordinate_transformation_mode=transformation,
-            rounding_method="floor" if nearest else "round",
-        )
-        return importer.block_builder.emit(resized)
-
-    return convert
-
-
 #: in place of the importer's own, by the name of the overload
 CONVERTERS = {
-    "cat.default": _cat,
-    "upsample_nearest2d.vec": _resize("nearest_neighbor"),
-    "upsample_bilinear2d.vec": _resize("linear"),
     **NARROW,
+    **OPERATORS,
     **PROMOTING,
     **QUANTISED,
     **RECURRENT,

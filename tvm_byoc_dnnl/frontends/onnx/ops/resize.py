@@ -168,8 +168,9 @@ class Way:
         if self.transform == "align_corners" and any(not isinstance(n, int) or n == 1 for n in sizes):
             return False  # TVM divides by the length - 1
         is_open = any(not isinstance(n, int) for n in shape[2:])
-        if self.mode != "nearest" and self.transform == "asymmetric" and is_open:
-            return False  # TVM fails while it simplifies the coordinates
+        divides = any(isinstance(a.out, int) and not isinstance(a.size, int) for a in axes)
+        if self.transform == "asymmetric" and (divides or (is_open and self.mode != "nearest")):
+            return False  # TVM fails while it simplifies the coordinates, or divides a known size by an open one
         ranks = (4,) if self.mode == "cubic" else (3, 4, 5)
         return len(shape) in ranks and all(a.axis > 1 and a.is_even for a in axes)
 

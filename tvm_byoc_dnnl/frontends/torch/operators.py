@@ -1,0 +1,151 @@
+"""Operators of PyTorch as those of ONNX, by whose entries they are converted: TVM's importer leaves out arguments of
+them, or counts a NaN as a number.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.errors import UnsupportedError
+from ..onnx.dim import Size, product, size_of
+from ..onnx.emit import Emit
+from ..onnx.value import Value, numbers
+from . import by_values
+
+
+def _place_of(op: str) -> Callable[..., Value]:
+    def convert(e: Emit, _node: Any, x: Value, axis: int | None = None, keeps: bool = False) -> Value:
+        if axis is not None and x.sizes:
+            return e.onnx(op, x, axis=axis, keepdims=int(keeps))
+        return e.reshape(
+            e.onnx(op, e.reshape(x, [product(x.sizes)]), axis=0, keepdims=0), [1] * len(x.sizes) if keeps else []
+        )
+
+    return convert
+
+
+def _select(e: Emit, _node: Any, x: Value, axis: int, index: Any) -> Value:
+    return e.onnx("Gather", x, e.const(index, "int64") if isinstance(index, int) else index, axis=axis)
+
+
+def cat(e: Emit, _node: Any, tensors: Sequence[Value], axis: int = 0) -> Value:
+    """PyTorch leaves out operands of shape (0,), whatever the rank of the others: a cache before its first word."""
+    full = [x for x in tensors if list(x.sizes) != [0]] or tensors[:1]
+    return full[0] if len(full) == 1 else e.concat(full, axis)
+
+
+def _elu(e: Emit, node: Any, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    if scale == 1 and input_scale == 1:
+        return e.onnx("Elu", x, alpha=float(alpha))
+    if input_scale == 1:
+        return e.onnx("Selu", x, alpha=float(alpha), gamma=float(scale))
+    if scale == 1 and alpha * input_scale == 1:
+        return e.onnx("Celu", x, alpha=float(alpha))
+    raise UnsupportedError(f"{node.target} has alpha {alpha}, scale {scale} and input_scale {input_scale}")
+
+
+def _pooled(
+    e: Emit, x: Value, op: str, rank: int, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    outputs: int = 1, **attributes: Any,
+) -> list[Value]:  # fmt: skip
+    """The results of a pool of ONNX; PyTorch has lists of one number for all axes, and tensors without a batch."""
+    sizes, steps, pads = (list(each) * (rank // len(each)) for each in (kernel, stride or kernel, padding))
+    has_batch = len(x.sizes) == rank + 2
+    made = e.onnx(
+        op, x if has_batch else e.expand_dims(x, axis=0), outputs=outputs,
+        kernel_shape=tuple(sizes), strides=tuple(steps), pads=tuple(pads * 2), **attributes,
+    )  # fmt: skip
+    results = made if outputs > 1 else [made]
+    return results if has_batch else [e.squeeze(result, axis=[0]) for result in results]
+
+
+def _average_pool(rank: int) -> Callable[..., Value]:
+    def convert(
+        e: Emit, node: Any, x: Value, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+        ceil: bool = False, counts_padding: bool = True, divisor: int | None = None,
+    ) -> Value:  # fmt: skip
+        counted = {"ceil_mode": int(ceil), "count_include_pad": int(counts_padding)}
+        if divisor is None:
+            return _pooled(e, x, "AveragePool", rank, kernel, stride, padding, **counted)[0]
+        if ceil:
+            raise UnsupportedError(f"{node.target} has ceil_mode and divisor_override; give it one of them")
+        mean = _pooled(e, x, "AveragePool", rank, kernel, stride, padding, count_include_pad=1)[0]
+        count = kernel[0] ** rank if len(kernel) == 1 else math.prod(kernel)
+        return mean * (count / divisor)
+
+    return convert
+
+
+def _max_pool(rank: int) -> Callable[..., list[Value | None]]:
+    def convert(
+        e: Emit, node: Any, x: Value, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,), ceil: bool = False,
+    ) -> list[Value | None]:  # fmt: skip
+        tells_places = any(user.target is operator.getitem and user.args[1] == 1 for user in node.users)
+        attributes = {"dilations": tuple(dilation) * (rank // len(dilation)), "ceil_mode": int(ceil)}
+        outputs = 2 if tells_places else 1
+        values, *places = _pooled(e, x, "MaxPool", rank, kernel, stride, padding, outputs, **attributes)
+        # ONNX counts places in the whole tensor, PyTorch in each channel.
+        return [values, e.floor_mod(places[0], product(x.sizes[-rank:])) if places else None]
+
+    return convert
+
+
+def _grid_sample(e: Emit, _node: Any, x: Value, grid: Value, how: int, outside: int, aligned: bool) -> Value:
+    mode, padding = ("linear", "nearest", "cubic")[how], ("zeros", "border", "reflection")[outside]
+    return e.onnx("GridSample", x, grid, mode=mode, padding_mode=padding, align_corners=int(aligned), opset=20)
+
+
+def _resized(mode: str, **attributes: Any) -> Callable[..., Value]:
+    """A resize of the last two axes, by sizes or by factors, which come last."""
+
+    def convert(e: Emit, node: Any, x: Value, size: Sequence[Any] | None, *rest: Any) -> Value:
+        *aligned, factors = rest
+        places = "asymmetric" if mode == "nearest" else "align_corners" if any(aligned) else "half_pixel"
+        how = {"mode": mode, "coordinate_transformation_mode": places, "axes": (2, 3), **attributes}
+        if not size and not any(aligned):
+            return e.onnx("Resize", x, None, e.const(factors, "float32"), **how)
+        # corners that meet: PyTorch counts in whole pixels of the result, ONNX's factors do not
+        sizes = [size_of(n) for n in size or map(_times, [node] * 2, x.sizes[2:], factors)]
+        return e.onnx("Resize", x, None, None, Value(known=numbers(sizes), dtype="int64"), **how)
+
+    return convert
+
+
+def _times(node: Any, size: Size, factor: float) -> Size:
+    if isinstance(size, int):
+        return int(size * factor)
+    if factor != int(factor):
+        raise UnsupportedError(
+            f"{node.target} makes the open size {size} {factor} times as large; "
+            "give interpolate() whole factors or a size"
+        )
+    return size * int(factor)
+
+
+def _refused(_e: Emit, node: Any, *_arguments: Any) -> Value:
+    raise UnsupportedError(f"{node.target}: a resize with antialias=True, whose weights are none of ONNX's")
+
+
+_BY_NAME: dict[str, Callable[..., Any]] = {
+    "argmax.default": _place_of("ArgMax"),
+    "argmin.default": _place_of("ArgMin"),
+    "avg_pool2d.default": _average_pool(2),
+    "avg_pool3d.default": _average_pool(3),
+    "cat.default": cat,
+    "elu.default": _elu,
+    "grid_sampler_2d.default": _grid_sample,
+    "grid_sampler_3d.default": _grid_sample,
+    "max_pool2d_with_indices.default": _max_pool(2),
+    "max_pool3d_with_indices.default": _max_pool(3),
+    "select.int": _select,
+    "upsample_bilinear2d.vec": _resized("linear"),
+    "upsample_nearest2d.vec": _resized("nearest", nearest_mode="floor"),
+    "_upsample_bicubic2d_aa.default": _refused,
+    "_upsample_bilinear2d_aa.default": _refused,
+}
+#: in place of the importer's own, by the name of the overload
+CONVERTERS = {name: by_values(convert) for name, convert in _BY_NAME.items()}
