@@ -21,6 +21,7 @@ from .api.compile import compile as compile_model
 from .core.errors import ByocError, InputError, UnsupportedError, did_you_mean, first_line
 from .frontends.torch.importer import decomposed
 from .frontends.torch.writes import writes, written
+from .runtime.machines import elements
 from .runtime.runner import Runner
 from .vendors.namespaces import ARGUMENTS, check_arguments
 
@@ -344,7 +345,8 @@ class _Model:
 
     def _run(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         tensors = self._runner.tensors([plain(arguments[i]) for i in self._graph.inputs])
-        return [torch.from_dlpack(result) for result in self._runner.run_tvm(*tensors)]
+        found = elements(self._runner.run_tvm(*tensors))
+        return [torch.from_dlpack(result) for result in (found if isinstance(found, list) else [found])]
 
     def _stored_results(self, arguments: Sequence[Any]) -> list[bool]:
         """Which results are stored in the model, so that two calls give the same memory and callers need a copy."""

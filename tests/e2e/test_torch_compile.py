@@ -236,7 +236,7 @@ def test_values_at_places(dims, indices, of_values, accumulate):
             return torch.ops.aten.index_put(x, indices, values, accumulate)
 
     x, values = torch.randn(dims), torch.randn(of_values)
-    (got,) = byoc.Runner(byoc.compile(torch.export.export(Put(), (x, values))))(x.numpy(), values.numpy())
+    got = byoc.Runner(byoc.compile(torch.export.export(Put(), (x, values))))(x.numpy(), values.numpy())
     assert_right(np.asarray(got), Put()(x, values).numpy(), 0)
 
 

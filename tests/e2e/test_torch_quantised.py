@@ -158,7 +158,7 @@ def test_weights_with_a_scale_for_each_group_are_a_compressed_product(with_zeros
     ex = byoc.compile(torch.export.export(model, (x,)))
     assert [step.kind for step in byoc.profile(ex, repeat=1).steps] == ["compressed_matmul"]
     want = model(x).numpy()
-    (got,) = byoc.Runner(ex)(x.numpy())
+    got = byoc.Runner(ex)(x.numpy())
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 
@@ -175,4 +175,4 @@ def test_a_network_of_pt2e_runs_on_integers(config):
     run = byoc.Runner(byoc.compile(program))
     for seed in range(5):
         x = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
-        assert_right(np.asarray(run(x.numpy())[0]), model(x).detach().numpy(), 1e-3)
+        assert_right(np.asarray(run(x.numpy())), model(x).detach().numpy(), 1e-3)

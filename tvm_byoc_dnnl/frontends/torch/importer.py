@@ -260,7 +260,11 @@ def import_torch(program: Any) -> tvm.IRModule:
         program = without_writes(decomposed(program))
         _fix_known_sizes(program)
         mod = from_exported_program(
-            program, keep_params_as_input=False, custom_convert_map=_converters(program), run_ep_decomposition=False
+            program,
+            keep_params_as_input=False,
+            unwrap_unit_return_tuple=True,
+            custom_convert_map=_converters(program),
+            run_ep_decomposition=False,
         )
         mod["main"] = solve_dims(mod["main"])
         return mod
