@@ -163,7 +163,7 @@ def fused(graph: PortableGraph) -> tuple[int, str]:
         return count, ""
     op = node.post_ops[count]
     operand = "" if op.input is None else f" of {list(graph.tensors[node.inputs[op.input]].shape)}"
-    return count, f"{node.kind} without an implementation that has the post-op {op.alg}{operand}"
+    return count, f"no implementation of {node.function} here fuses {op.alg}{operand}"
 
 
 def describe(graph: PortableGraph) -> Description | None:

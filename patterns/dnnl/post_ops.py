@@ -130,19 +130,19 @@ class _Fuser:
         allowed, out = _ANCHORS.get(node.kind, ()), node.outputs[0]
         reads = self.nodes.read_count(out)
         if out in self._outputs:
-            return f"the result of {node.kind} leaves the region"
+            return f"the result of {node.function} leaves the region"
         if reads != 1:
-            return f"the result of {node.kind} is read {reads} times"
+            return f"the result of {node.function} is read {reads} times"
         if len(node.post_ops) >= _MAX_POST_OPS:
-            return f"{node.kind} has {_MAX_POST_OPS} post-ops, which is oneDNN's limit"
+            return f"{node.function} has {_MAX_POST_OPS} operators fused into it, which is oneDNN's limit"
         if users[0].kind not in allowed:
-            return f"{node.kind} takes no {users[0].kind} as a post-op"
+            return f"oneDNN fuses no {users[0].function} into {node.function}"
         if node.result_scaling is not None or users[0].is_scaled:
             return "the value between them has a scale or a zero point"
         if users[0].outputs[0] in self._aliased:
-            return f"the result of {users[0].kind} is written over an input of the region"
+            return f"the result of {users[0].function} is written over an input of the region"
         if users[0].post_ops:
-            return f"{users[0].kind} has post-ops of its own"
+            return f"{users[0].function} has operators of its own fused into it"
         if users[0].kind == "binary" and self._dtype(out) in RANGES:
             return f"the value between them is rounded to {self._dtype(out)}"
         before, after = self._dtype(out), self._dtype(users[0].outputs[0])
@@ -161,17 +161,17 @@ class _Fuser:
         other = user.inputs[1 - place]
         shape = self.graph.tensors[user.outputs[0]].shape
         if alg not in ARITHMETIC:
-            return f"{alg} is no post-op of oneDNN's"
+            return f"oneDNN fuses no {alg} into another operator"
         if self.graph.tensors[out].shape != shape:
             return f"{alg} broadcasts {list(self.graph.tensors[out].shape)} to {list(shape)}"
         if not self._is_known_before(place_of, other):  # the other producer may take it
-            return f"the other operand of {alg} is computed after {node.kind}"
+            return f"the other operand of {alg} is computed after {node.function}"
         ops = list(node.post_ops)
         if place == 1 and alg == "sub":
             ops.append(PostOp("eltwise", "linear", -1.0, 0.0))
             alg = "add"
         elif place == 1 and alg in _ORDERED:
-            return f"the result of {node.kind} is the second operand of {alg}"
+            return f"the result of {node.function} is the second operand of {alg}"
         elif node.kind in _BIAS_AXIS and (divisor := divisor_of(self.graph, user)) is not None:
             # a sum of products is rounded anyway
             ops.append(PostOp("eltwise", "linear", 1 / divisor, 0.0))

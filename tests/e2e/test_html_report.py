@@ -151,7 +151,7 @@ def test_every_call_is_drawn_where_a_pointer_finds_it(look, page, report):
 def test_hovering_shows_the_reason(look, page):
     tip = look(page, HOVER.replace("NUMBER", "2"))
     assert tip["shown"] and tip["inside"]
-    assert "dnnl: 'dnnl' has no predicate for relax.cumsum" in tip["text"]
+    assert "dnnl: 'dnnl' does not take relax.cumsum" in tip["text"]
 
 
 def test_hovering_shows_what_a_call_runs_as(look, page):

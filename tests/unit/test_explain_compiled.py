@@ -41,7 +41,7 @@ def account(report):
     """The calls of a report, without the fields that the library alone knows."""
     calls = [{k: v for k, v in c.items() if k not in OF_THE_LIBRARY} for c in report.to_dict()["calls"]]
     for call in calls:
-        call["near_misses"] = [m for m in call["near_misses"] if not m["pattern"].endswith(".post_op")]
+        call["near_misses"] = [m for m in call["near_misses"] if not m["pattern"].endswith(".fusion")]
     regions = [{**r, "reorders": None} for r in report.to_dict()["regions"]]
     return calls, regions, report.compilers, {**report.to_dict()["totals"], "reorders": None}, report.symbols
 

@@ -86,6 +86,13 @@ class Node:
         self.inputs, self.outputs = tuple(self.inputs), tuple(self.outputs)
 
     @property
+    def function(self) -> str:
+        """What it computes, in a word or two: the kind, of a kind with several functions the one it has."""
+        if self.kind == "pooling":
+            return f"{self.attrs.get('alg', '')} pooling".strip()
+        return str(self.attrs.get("alg", self.kind)) if self.kind in ("eltwise", "binary") else self.kind
+
+    @property
     def is_scaled(self) -> bool:
         """Whether an operand or the result has a scale or a zero point."""
         return bool(self.scalings) or self.result_scaling is not None

@@ -103,14 +103,9 @@ def _primitive(graph: PortableGraph, node: GraphNode, description: Description |
     implementation = ""
     if description is not None and index < len(description.implementations):
         implementation = description.implementations[index]
-    kind = node.kind
-    if kind in ("eltwise", "binary"):
-        kind = str(node.attrs.get("alg", kind))
-    elif kind == "pooling":
-        kind = f"{node.attrs.get('alg', '')} pooling".strip()
     operands = len(node.inputs) - sum(op.kind == "binary" for op in node.post_ops)
     bias = ["bias"] if node.kind in _TAKE_BIAS and operands == 3 else []
-    label = " + ".join([kind, *bias, *(op.alg for op in node.post_ops)])
+    label = " + ".join([node.function, *bias, *(op.alg for op in node.post_ops)])
     dtype = graph.tensors[node.inputs[0]].dtype
     if dtype in ("bfloat16", "float16") and not node.precision:
         label += f" in {dtype}"
@@ -357,7 +352,7 @@ def _of_primitives(node: Node, made: Sequence[Primitive]) -> list[NearMiss]:
     """Why it is a primitive of its own (fusion into the one before it is a pattern of two), and why in float32."""
     apart = dict.fromkeys(p.apart for p in made if p.apart)
     precision = dict.fromkeys(p.precision for p in made if p.precision and not p.is_view)
-    notes = [*(("post_op", reason) for reason in apart), *(("precision", reason) for reason in precision)]
+    notes = [*(("fusion", reason) for reason in apart), *(("precision", reason) for reason in precision)]
     return [NearMiss(f"{node.compiler}.{what}", 1, 2, reason, [node.id]) for what, reason in notes]
 
 

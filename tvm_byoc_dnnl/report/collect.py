@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ class Report(Shown, ReportData):
         return f"{of}{totals.offloaded_calls} of {totals.calls} calls in {count(totals.regions, 'region')}"
 
 
-_SHARE = 0.01  # of all FLOPs: a smaller share is not worth a sentence
+_SHARE = 0.01  # of all FLOPs or bytes: a smaller share is not worth a sentence
 _SMALL_OPS, _SMALL_FLOPS = 2, 100_000
 _MAX = 8
 _NOISE = 0.02  # a smaller difference of measured times says nothing
@@ -76,49 +77,59 @@ _BOUNDS = ("relax.nn.relu", "relax.clip", "relax.maximum", "relax.minimum")
 _PRODUCTS = ("relax.matmul", "relax.nn.conv")
 
 
+#: the share of a run that it is about, an estimate by which advice is ordered, and the line
+_Advice = Iterator[tuple[float, str]]
+
+
 def advise(report: ReportData) -> list[str]:
-    """Advice on a report, most valuable first."""
-    return [line for rule in _RULES for line in rule(report)][:_MAX]
+    """Advice on a report: what makes it uncertain, then what gains most, then what has no gain in time."""
+    found = sorted((advice for rule in _RULES for advice in rule(report)), key=lambda advice: -advice[0])
+    return [line for _, line in found[:_MAX]]
 
 
-def _symbols(report: ReportData) -> Iterator[str]:
+def _symbols(report: ReportData) -> _Advice:
     if report.symbols:
         yield (
+            0,
             f"Symbolic dims count as 1 here: {', '.join(report.symbols)}. Fixing them (`shapes=`, `--shape`) gives "
-            "true numbers, and plans that are made when the model is loaded instead of at the first call of each shape."
+            "true numbers, and plans that are made when the model is loaded, not at the first call of each shape.",
         )
 
 
-def _unasked(report: ReportData) -> Iterator[str]:
+def _unasked(report: ReportData) -> _Advice:
     for name in report.unasked:
         yield (
+            math.inf,
             f"The library of {name} could not be asked on this machine, so its implementations and reorders are "
-            "unknown, and calls may be listed that it would refuse: `tvm-byoc doctor` says what is missing."
+            "unknown, and calls may be listed that it would refuse: `tvm-byoc doctor` says what is missing.",
         )
 
 
-def _not_worth_it(report: ReportData) -> Iterator[str]:
-    for worth in sorted(report.worth, key=lambda w: w.seconds_without - w.seconds):
-        if worth.seconds_without < worth.seconds * (1 - _NOISE):
+def _not_worth_it(report: ReportData) -> _Advice:
+    for worth in report.worth:
+        gain = 1 - worth.seconds_without / worth.seconds if worth.seconds else 0
+        if gain > _NOISE:
             yield (
+                gain,
                 f"{worth.compiler} costs more than it brings: by the order of priority the regions take "
-                f"{milliseconds(worth.seconds)}, and without it {milliseconds(worth.seconds_without)}. Leave it out, "
-                "or let `tune` choose its calls."
+                f"{milliseconds(worth.seconds)}, and without it {milliseconds(worth.seconds_without)} "
+                f"({percent(gain)} less). Leave it out, or let `tune` choose its calls.",
             )
 
 
-def _host_work(report: ReportData) -> Iterator[str]:
+def _host_work(report: ReportData) -> _Advice:
     groups: dict[str, list[CallReport]] = defaultdict(list)
     for call in report.host_calls():
         groups[call.label].append(call)
-    for label, calls in sorted(groups.items(), key=lambda g: -_flops(g[1]))[:3]:
-        share = _flops(calls) / max(report.totals.flops, 1)
+    for label, calls in groups.items():
+        flops = sum(call.flops for call in calls) / max(report.totals.flops, 1)
+        share = max(flops, _share_of_bytes(calls, report))
         if share >= _SHARE:
-            work = f"{count(len(calls), 'call')} with {percent(share)} of the FLOPs"
-            yield f"{label}: {work} stay with TVM. {_why(calls)}"
+            work = f"{percent(flops)} of the FLOPs and {percent(_share_of_bytes(calls, report))} of the bytes"
+            yield share, f"{label}: {count(len(calls), 'call')} with {work} stay with TVM. {_why(calls)}"
 
 
-def _bridges(report: ReportData) -> Iterator[str]:
+def _bridges(report: ReportData) -> _Advice:
     """Host calls that read from and feed one compiler: without them, regions would be one."""
     readers: dict[int, list[CallReport]] = defaultdict(list)
     for call in report.calls:
@@ -130,34 +141,39 @@ def _bridges(report: ReportData) -> Iterator[str]:
         after = {c.compiler for c in readers[call.id]} - {None}
         for compiler in sorted(str(c) for c in before & after):
             bridges[compiler, call.label].append(call)
-    for (compiler, label), calls in sorted(bridges.items(), key=lambda b: -len(b[1]))[:2]:
+    for (compiler, label), calls in bridges.items():
+        share = _share_of_bytes(calls, report)
         yield (
-            f"{label} stands between regions of {compiler} {count(len(calls), 'time')}: each costs a border that data "
-            f"cross in plain layout. {_why(calls)}"
+            share,
+            f"{label} stands between regions of {compiler} {count(len(calls), 'time')}: data cross these borders in "
+            f"plain layout, {percent(share)} of the bytes. {_why(calls)}",
         )
 
 
-def _small_regions(report: ReportData) -> Iterator[str]:
+def _small_regions(report: ReportData) -> _Advice:
     small = [r for r in report.regions if r.ops <= _SMALL_OPS * r.uses and r.flops <= _SMALL_FLOPS * r.uses]
     if len(small) > 1:
         names = ", ".join(r.name for r in small[:4]) + (" …" if len(small) > 4 else "")
+        share = sum(r.ops for r in small) / report.totals.calls
         yield (
-            f"{len(small)} of {len(report.regions)} regions hold at most {_SMALL_OPS} small calls ({names}): calling "
-            "them may cost more than they save."
+            share,
+            f"{len(small)} of {len(report.regions)} regions hold at most {_SMALL_OPS} small calls ({names}), "
+            f"{percent(share)} of all: calling them may cost more than they save.",
         )
 
 
-def _reorders(report: ReportData) -> Iterator[str]:
-    total = report.totals.reorders or 0
-    if total > report.totals.offloaded_calls:
+def _reorders(report: ReportData) -> _Advice:
+    total, calls = report.totals.reorders or 0, report.totals.offloaded_calls
+    if total > calls:
         worst = max(report.regions, key=lambda r: r.reorders or 0)
         yield (
-            f"{total} reorders for {count(report.totals.offloaded_calls, 'offloaded call')}; most in {worst.name} "
-            f"({worst.reorders}): its operators want different layouts."
+            total / (total + calls),
+            f"{total} reorders for {count(calls, 'offloaded call')}; most in {worst.name} ({worst.reorders}): its "
+            f"operators want different layouts, and {percent(total / (total + calls))} of the steps only copy.",
         )
 
 
-def _hidden_nan(report: ReportData) -> Iterator[str]:
+def _hidden_nan(report: ReportData) -> _Advice:
     """Bounds in regions with products, of which they may become a part."""
     keeping = {name for name, options in report.options.items() if options.get("keep_nan")}
     multiplying = {c.region for c in report.calls if c.compiler and c.op.startswith(_PRODUCTS)}
@@ -165,12 +181,13 @@ def _hidden_nan(report: ReportData) -> Iterator[str]:
     calls = [c for c in calls if c.compiler not in keeping]
     if calls:
         yield (
+            0,
             f"NaN: {count(len(calls), 'call')} ({', '.join(sorted({c.label for c in calls}))}) may turn a NaN into a "
-            "number behind a product, where ONNX Runtime passes it on; docs/numerics.md has an option."
+            "number behind a product, where ONNX Runtime passes it on; docs/numerics.md has an option.",
         )
 
 
-_RULES: Sequence[Callable[[ReportData], Iterator[str]]] = (
+_RULES: Sequence[Callable[[ReportData], _Advice]] = (
     _unasked,
     _not_worth_it,
     _host_work,
@@ -182,8 +199,8 @@ _RULES: Sequence[Callable[[ReportData], Iterator[str]]] = (
 )
 
 
-def _flops(calls: Sequence[CallReport]) -> int:
-    return sum(c.flops for c in calls)
+def _share_of_bytes(calls: Sequence[CallReport], report: ReportData) -> float:
+    return sum(call.bytes for call in calls) / max(sum(call.bytes for call in report.calls), 1)
 
 
 def _why(calls: Sequence[CallReport]) -> str:
@@ -200,6 +217,7 @@ def rewritten_patterns(
     lost = {
         f"{ns.name}.{pattern.name}": sorted(gone & set(re.findall(r"relax\.[\w.]+", str(pattern.pattern))))
         for ns in namespaces
+        if not ns.is_ours
         for pattern in ns.patterns.values()
         if f"{ns.name}.{pattern.name}" not in matched
     }

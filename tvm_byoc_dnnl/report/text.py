@@ -199,12 +199,18 @@ def _nodes(calls: Sequence[CallReport]) -> list[str]:
 
 
 def _misses(report: ReportData) -> Iterable[RenderableType]:
-    groups: dict[tuple[str, str, str], list[CallReport]] = {}
+    groups: dict[tuple[str, str], list[CallReport]] = {}
     for call in report.calls:
         for miss in call.near_misses[:1]:
-            groups.setdefault((miss.pattern, f"{miss.matched} of {miss.of}", miss.reason), []).append(call)
-    rows = [(*found, "\n".join([why, *_nodes(calls)])) for (*found, why), calls in groups.items()]
-    return _section("Nearly matched", [("pattern", "left"), ("fits", "right"), ("what failed", "wide")], rows)
+            if not _is_one_step([report.calls[i] for i in miss.calls]):
+                groups.setdefault((miss.pattern, miss.reason), []).append(call)
+    rows = [(found, "\n".join([f"{_operators(of)}: {why}", *_nodes(of)])) for (found, why), of in groups.items()]
+    return _section("Nearly matched", [("pattern", "left"), ("calls, and what failed", "wide")], rows)
+
+
+def _is_one_step(calls: Sequence[CallReport]) -> bool:
+    """Whether several calls run as one primitive, which is all that a pattern could have gained."""
+    return len(calls) > 1 and calls[0].step is not None and len({(c.region, c.use, c.step) for c in calls}) == 1
 
 
 def _calls(report: ReportData) -> Iterable[RenderableType]:

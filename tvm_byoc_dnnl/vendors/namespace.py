@@ -18,6 +18,8 @@ from ..graph.cost import RegionPolicy
 from ..graph.graph import PortableGraph
 from .codegen import Codegen, OwnCodegen, Route
 
+ENGINE = __name__.partition(".")[0]
+
 #: versions of the contract with vendors (docs/vendor_contract.md) that this package keeps
 API_VERSIONS = (1,)
 
@@ -229,7 +231,13 @@ class Namespace:
     def no_predicate(self, op: str) -> Reject:
         """The verdict on a call of an operator that it has neither a predicate nor a lowering for."""
         why = self.unsupported.get(op, _OF_HOST.get(op))
-        return Reject(f"{self.name!r} has no predicate for {op}" + (f": {why}" if why else ""))
+        knows = "does not take" if self.is_ours else "has no predicate for"
+        return Reject(f"{self.name!r} {knows} {op}" + (f": {why}" if why else ""))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it comes with this package: its users cannot write its patterns."""
+        return self.owner.startswith(f"{ENGINE}.")
 
     def ops(self) -> list[str]:
         return sorted({*self.predicates, *self.lowerings})
@@ -247,7 +255,7 @@ def defaults(declared: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[0] if isinstance(value, tuple) else value for name, value in declared.items()}
 
 
-#: operators of the host, and why no compiler has a predicate for them
+#: operators of the host, and why no compiler takes them
 _OF_HOST = {"byoc.loop": "it runs a function in rounds, the calls of which are offered like all others"}
 
 #: function of a namespace → how a message calls it, what it gives, and how a message says so

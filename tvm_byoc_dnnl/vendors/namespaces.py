@@ -28,7 +28,7 @@ from ..core.verdict import calling
 from ..graph.cost import RegionPolicy
 from ..prepare.compression import ACTIVATIONS, BITS
 from .codegen import OUTPUTS
-from .namespace import Namespace, Pattern, defaults
+from .namespace import ENGINE, Namespace, Pattern, defaults
 
 _ENTRY_POINTS = "tvm_byoc_dnnl.vendors"
 
@@ -98,8 +98,6 @@ _NAMESPACES: dict[str, Namespace] = {}
 #: vendor, or namespace that it began to register → what went wrong
 _FAILED: dict[str, Exception] = {}
 
-_ENGINE = __name__.partition(".")[0]
-
 
 @contextmanager
 def _transaction(vendor: str) -> Iterator[None]:
@@ -148,7 +146,7 @@ def _registrant() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         parts = str(frame.f_globals.get("__name__", "?")).split(".")
-        if parts[0] != _ENGINE:
+        if parts[0] != ENGINE:
             return parts[0]
         if parts[1:2] == ["patterns"]:
             return ".".join(parts[:3])

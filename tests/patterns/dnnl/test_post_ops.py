@@ -89,7 +89,7 @@ def test_a_refused_post_op_is_named():
     graph.nodes.rewire(conv, (*conv.inputs, add.inputs[1]))
     conv.post_ops.append(PostOp("binary", "add", input=2))
     alone = graph.isolate(conv, graph.constant_tensors())
-    assert fused(alone) == (0, "convolution without an implementation that has the post-op add of [1, 1, 5, 1]")
+    assert fused(alone) == (0, "no implementation of convolution here fuses add of [1, 1, 5, 1]")
     graph.nodes.rewire(conv, (*conv.inputs[:2], graph.new_tensor("float32", (1, 8, 1, 1))))
     assert fused(graph.isolate(conv, {conv.inputs[2]})) == (1, "")
 
@@ -141,7 +141,7 @@ WHY_APART = {
     "read_twice": (_read_twice, "the result of convolution is read 2 times"),
     "leaves": (_leaves, "the result of convolution leaves the region"),
     "second": (lambda n: (n.binary("div", n.input("z", n.shape), n.conv()),), "is the second operand of div"),
-    "comparison": (lambda n: (n.binary("lt", n.conv(), n.input("z", n.shape)),), "lt is no post-op"),
+    "comparison": (lambda n: (n.binary("lt", n.conv(), n.input("z", n.shape)),), "oneDNN fuses no lt"),
     "later": (_later, "the result of convolution is read 2 times"),
     "up": (
         lambda n: (n.binary("mul", n.g.emit("reduction", [n.x], (2, 8, 1, 1), alg="mean", p=0.0, epsilon=0.0), n.x),),
@@ -171,8 +171,8 @@ def test_the_reason_shows_in_explain():
     )
     calls = {c.op: c for c in byoc.explain(case.module).calls}
     (miss,) = calls["relax.add"].near_misses
-    assert miss.pattern == "dnnl.post_op"
-    assert miss.reason == "convolution without an implementation that has the post-op add of [1, 1, 5, 1]"
+    assert miss.pattern == "dnnl.fusion"
+    assert miss.reason == "no implementation of convolution here fuses add of [1, 1, 5, 1]"
     assert not calls["relax.nn.conv2d"].near_misses
 
 
