@@ -41,8 +41,7 @@ from tvm_byoc_dnnl.core.files import write_text
 from tvm_byoc_dnnl.frontends.onnx.inputs import fix_shapes
 from tvm_byoc_dnnl.testing.bench.engines import ENGINES
 from tvm_byoc_dnnl.testing.bench.measure import EngineProcess, installed
-from tvm_byoc_dnnl.testing.bench.run import Model, find_model
-from tvm_byoc_dnnl.testing.models import random_inputs
+from tvm_byoc_dnnl.testing.models import Model, find_model, random_inputs
 
 _ENGINES = ("byoc", "onnxruntime", "openvino")
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")

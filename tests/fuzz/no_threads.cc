@@ -8,6 +8,8 @@ namespace tvm_byoc_dnnl {
 
 void KeepTeamOnAllCores() {}
 void SurviveForks() {}
+HoldsForks::HoldsForks() = default;
+HoldsForks::~HoldsForks() = default;
 void UseTeamForTVM() {}
 int MaxThreads() { return 1; }
 ScopedThreads::ScopedThreads(int) : threads_before_(1) {}
