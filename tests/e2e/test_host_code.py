@@ -15,6 +15,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tvm_byoc_dnnl.pipeline.guards import LEGALIZATIONS
+from tvm_byoc_dnnl.testing.op_calls import OPS
 
 op = relax.op
 X = np.arange(12, dtype="float32").reshape(3, 4)
@@ -196,6 +197,16 @@ def test_norms_have_the_dtype_of_their_operand(name: str, dtype: str) -> None:
     assert got.dtype == x.dtype
     bound = {"bfloat16": 2**-8, "float16": 2**-10, "float64": 1e-12}[dtype]
     assert_right(got.astype("float64"), numbers / 2 + 0.5, bound)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["image.grid_sample", "isnan", "power", "vision.roi_align"])
+def test_results_have_16_bits_as_relax_says(name: str, dtype: str) -> None:
+    function, arrays = OPS[name]
+    narrow = [array.astype(getattr(ml_dtypes, dtype, dtype)) for array in arrays]
+    got, wanted = _run(function, *narrow), _run(function, *(array.astype("float32") for array in narrow))
+    assert got.dtype == (wanted.dtype if name == "isnan" else narrow[0].dtype)
+    assert_right(got.astype("float32"), wanted.astype("float32"), {"bfloat16": 2**-8, "float16": 2**-10}[dtype])
 
 
 ONES = np.ones((1, 4096, 1), "float16")

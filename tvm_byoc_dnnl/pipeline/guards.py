@@ -202,7 +202,7 @@ def _broadcast(a: te.Tensor, b: te.Tensor, shape: Sequence[Any], element: Callab
 
 def _boxes(op: str) -> Legalization:
     """Boxes are rows of five: the number of the picture, and two corners."""
-    default = default_of(op)
+    default = MENDED.get(op) or default_of(op)
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         data, boxes, *rest = call.args
@@ -224,7 +224,8 @@ def _boxes(op: str) -> Legalization:
                 ),
             ]
 
-        return default(bb, relax.Call(call.op, [data, _checked(bb, boxes, rules, [pictures]), *rest], call.attrs))
+        checked = [data, _checked(bb, boxes, rules, [pictures]), *rest]
+        return default(bb, bb.normalize(relax.Call(call.op, checked, call.attrs)))
 
     return legalize
 

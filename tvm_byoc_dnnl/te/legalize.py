@@ -68,8 +68,10 @@ Legalization = Callable[[relax.BlockBuilder, Any], Any]
 _SUMS = ("matmul", "sum", "prod", *(f"nn.conv{d}d" for d in (1, 2, 3)))
 #: dtype → the wider one in which some operators are computed
 _NARROW = {"bfloat16": "float32", "float16": "float32"}
-_SORTED_AS = {"bfloat16": "float32", "uint32": "int64", **dict.fromkeys(("bool", "int8", "uint8", "int16"), "int32")}
+_BFLOAT16 = {"bfloat16": "float32"}
+_SORTED_AS = {**_BFLOAT16, "uint32": "int64", **dict.fromkeys(("bool", "int8", "uint8", "int16"), "int32")}
 _ALL_BUT_DOUBLE = {**_NARROW, "float32": "float64"}
+_TESTS = ("isfinite", "isinf", "isnan")
 _MEANS = ("mean", "variance", "std")
 _NORMS = ("nn.layer_norm", "nn.group_norm", "nn.instance_norm")
 #: functions that LLVM does not have in float16, and those of which TVM rounds every step to float16
@@ -384,8 +386,12 @@ MENDED: dict[str, Legalization] = {
     **{f"relax.{name}": _computed_in(f"relax.{name}", _ALL_BUT_DOUBLE) for name in _MEANS},
     # Between 11 and its threshold TVM's is infinite in float16.
     "relax.nn.softplus": _computed_in("relax.nn.softplus", _NARROW),
-    # TVM's result of 16 bits is of float32.
+    # TVM's results of 16 bits are of float32.
     "relax.nn.batch_norm": _computed_in("relax.nn.batch_norm", _ALL_BUT_DOUBLE),
+    **{f"relax.{name}": _computed_in(f"relax.{name}", _NARROW) for name in ("image.grid_sample", "vision.roi_align")},
+    # TVM has none of bfloat16.
+    **{f"relax.{name}": _computed_in(f"relax.{name}", _BFLOAT16) for name in ("log_add_exp", "power")},
+    **{f"relax.{name}": _computed_in(f"relax.{name}", _BFLOAT16, default_of(f"relax.{name}")) for name in _TESTS},
     **{f"relax.{name}": _normalized(f"relax.{name}") for name in _NORMS},
     **{f"relax.nn.conv{d}d_transpose": _in_layouts(f"relax.nn.conv{d}d_transpose", "DHW"[3 - d :]) for d in (1, 2, 3)},
     **{f"relax.image.resize{d}d": _in_layouts(f"relax.image.resize{d}d", "DHW"[3 - d :]) for d in (2, 3)},
