@@ -338,5 +338,6 @@ def test_a_program_that_imports_onnxruntime(tmp_path):
 def test_a_terminal_shows_that_a_model_is_loaded(monkeypatch):
     shown = []
     monkeypatch.setattr("tvm_byoc_dnnl.ort.session.progress", lambda m: shown.append(m) or contextlib.nullcontext())
-    ours.InferenceSession(model(TWO_OUTPUTS), fallback=False)
+    session = ours.InferenceSession(model(TWO_OUTPUTS), fallback=False)
+    assert repr(session).startswith("<InferenceSession: [NodeArg(name='x', type='tensor(float)', shape=")
     assert shown == ["Loading a model, which is compiled at its first use …"]

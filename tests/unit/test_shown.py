@@ -36,6 +36,18 @@ def test_one_line_each():
     assert check._repr_html_().startswith("<pre>")
 
 
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_a_notebook_says_that_a_model_is_compiled(is_prompt, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
+    if not is_prompt:
+        monkeypatch.delattr(sys, "ps1")
+    said = []
+    for _ in range(2):  # the second time from the cache
+        byoc.compile(MODEL, cache_dir=tmp_path)
+        said.append(capsys.readouterr().err)
+    assert said == ["Compiling a model …\n" if is_prompt else "", ""]
+
+
 @pytest.mark.parametrize(
     "name",
     ["", ".frontends.onnx.table", ".frontends.onnx.ops.products", ".patterns.dnnl.products", ".patterns.ccompiler",

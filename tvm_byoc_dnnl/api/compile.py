@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -11,6 +12,7 @@ from tvm import relax
 
 from ..core.compilation import OverwritableWeights, compiling, stage
 from ..core.errors import ByocError, InputError, UnsupportedError
+from ..core.machine import progress
 from ..core.tensor_info import shape_options
 from ..frontends import imported, to_relax
 from ..graph.cost import RegionPolicy, with_names
@@ -237,8 +239,10 @@ def compile(
 
     def build() -> ByocExecutable:
         own = OverwritableWeights() if prepare and database is None else None  # which prepares the module, too
-        mod = with_options(imported(model, shapes, own=own), options)
-        return _built(mod, own, compiler, target=target, database=database, **settings)
+        name = Path(model).name if isinstance(model, (str, PathLike)) else "a model"
+        with progress(f"Compiling {name} …", at_prompt=True):
+            mod = with_options(imported(model, shapes, own=own), options)
+            return _built(mod, own, compiler, target=target, database=database, **settings)
 
     if cache_dir is None:
         executable = build()

@@ -148,9 +148,15 @@ def _is_loaded() -> bool:
 
 
 @contextmanager
-def progress(message: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal which work is being done; the value changes the message."""
-    if not sys.stderr.isatty():
+def progress(message: str, *, at_prompt: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal which work is being done; the value changes the message.
+
+    A program has no prompt. Messages of functions that are called there as well are for a prompt, or a notebook, alone.
+    """
+    is_shown = at_prompt == hasattr(sys, "ps1")
+    if not is_shown or not sys.stderr.isatty():
+        if is_shown and at_prompt:
+            print(message, file=sys.stderr)
         yield lambda message: None
         return
     from rich.console import Console

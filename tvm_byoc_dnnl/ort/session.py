@@ -203,6 +203,9 @@ class InferenceSession:
             for argument in arguments:
                 own[argument.name].type, own[argument.name].shape = argument.type, argument.shape
 
+    def __repr__(self) -> str:
+        return f"<InferenceSession: {self.get_inputs()} -> {self.get_outputs()}>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "an InferenceSession cannot be pickled: give the other process the path of the model, and make "

@@ -251,12 +251,14 @@ class InputPlan:
         return [shape[axis] for axis in self._axes] == self._sizes
 
 
+_ITEM = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+
+
 def elements(result: Any) -> Any:
     """The list of results that an array of TVM is, which gives each of them three times as slowly; others as it is."""
     if not isinstance(result, tvm_ffi.Array):
         return result
-    item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
-    return [item(result, i) for i in range(len(result))]
+    return [_ITEM(result, i) for i in range(len(result))]
 
 
 def as_array(result: Any) -> Any:

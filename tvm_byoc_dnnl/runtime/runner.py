@@ -225,34 +225,30 @@ class Runner(BaseRunner):
         finally:
             make(before)
 
-    def _function(self, machines: Machines) -> Any:
-        """The model's function; where a device fails, the form without it, if the model has one."""
-        function = machines.function()
-
-        def call(*tensors: tvm.runtime.Tensor) -> Any:
-            try:
-                return function(*tensors)
-            except (ArtifactError, VendorError) as error:
-                if (host := machines.without_devices(error)) is not None:
-                    return host(*tensors)
-                raise type(error)(f"{error}{calls_of(machines.module, error)}") from error
-
-        return call
+    @staticmethod
+    def _called(machines: Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
+        """What the model's function gives; where a device fails, the form without it, if the model has one."""
+        try:
+            return machines.function()(*tensors)
+        except (ArtifactError, VendorError) as error:
+            if (host := machines.without_devices(error)) is not None:
+                return host(*tensors)
+            raise type(error)(f"{error}{calls_of(machines.module, error)}") from error
 
     def run_tvm(self, *tensors: tvm.runtime.Tensor) -> Any:
         """The zero-copy form: TVM tensors in, TVM tensors out, no checks but the VM's own."""
         for tensor in tensors:
             if not isinstance(tensor, tvm.runtime.Tensor):  # the VM's check of others may end the process
                 raise ArgumentTypeError(f"run_tvm got {short(tensor)}; expected what tensors(...) returns")
-        return self._function(self._open())(*tensors)
+        return self._called(self._open(), tensors)
 
     def _run(self, machines: Machines, tensors: Sequence[tvm.runtime.Tensor]) -> Any:
         """The same with caches in buffers that grow, where the model has some."""
         if not self._caches:
-            return self._function(machines)(*tensors)
+            return self._called(machines, tensors)
         before = self._use_caches(True)
         try:
-            return self._function(machines)(*tensors)
+            return self._called(machines, tensors)
         finally:
             self._use_caches(before)
 
