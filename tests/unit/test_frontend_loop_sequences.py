@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.importing import node, onnx_model, rand
 from tests.unit.loops import FLAG, NUMBER, TYPES, agree, body, goes_on, loop
@@ -111,6 +111,39 @@ SEQUENCES: dict[str, tuple[list[onnx.NodeProto], list[onnx.NodeProto], list[str]
 def test_a_sequence_whose_length_a_call_knows(what: str) -> None:
     model = carrying(*SEQUENCES[what])
     agree(model, *({"n": n, "x": rand(b, 3)} for n, b in ((1, 2), (3, 1), (4, 5))))
+
+
+def test_elements_that_are_repeated_as_a_call_says() -> None:
+    """PyTorch writes ``repeat_interleave`` so: the loop sees that each part has one element."""
+    tensor = helper.make_tensor_value_info
+    inner = helper.make_graph(
+        [
+            goes_on(),
+            node("SequenceAt", ["parts", "k"], ["part"]),
+            node("SequenceAt", ["counts", "k"], ["count"]),
+            node("Concat", ["count", "three"], ["shape"], axis=0),
+            node("Expand", ["part", "shape"], ["w"]),
+            node("SequenceInsert", ["q", "w"], ["r"]),
+        ],
+        "body",
+        [tensor("k", NUMBER, []), tensor("go", FLAG, []), helper.make_tensor_sequence_value_info("q", 1, None)],
+        [tensor("on", FLAG, []), helper.make_tensor_sequence_value_info("r", 1, None)],
+    )
+    nodes = [
+        node("Shape", ["v"], ["length"]),
+        node("Squeeze", ["length"], ["n"]),
+        node("ConstantOfShape", ["length"], ["ones"], value=numpy_helper.from_array(np.array([1]))),
+        node("SplitToSequence", ["v", "ones"], ["counts"], axis=0),
+        node("SplitToSequence", ["x", "ones"], ["parts"], axis=0),
+        node("SequenceEmpty", [], ["p"]),
+        loop(inner, ["n", "", "p"], ["s"]),
+        node("ConcatFromSequence", ["s"], ["repeated"], axis=0),
+        node("MatMul", ["repeated", "square"], ["y"]),
+    ]
+    constants = {"three": np.array([3]), "square": rand(3, 3)}
+    model = onnx_model(nodes, {"x": ("t", 3), "v": ("t",)}, constants, dtypes={"v": NUMBER})
+    counts = ([2], [1, 0, 3, 2, 0], [4, 4])
+    agree(model, *({"x": rand(len(v), 3), "v": np.array(v)} for v in counts))
 
 
 def test_sequence_map() -> None:

@@ -205,14 +205,17 @@ class Emit:
             tensor = self.bb.emit(tensor)
         return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.stored)), dtype=x.dtype)
 
-    def named(self, x: Value) -> Value:
-        """A value whose sizes have names, if their number is known: a call may compute them, and others read them."""
+    def named(self, x: Value, sizes: Sequence[int | None] | None = None) -> Value:
+        """A value whose sizes have names, if their number is known: a call may compute them, and others read them.
+
+        ``sizes`` are those that are known already.
+        """
         ty: Any = getattr(x.expr, "ty", None)
         rank = int(ty.ndim) if x.dims is None and is_a(ty, relax.TensorType) else -1
         if rank < 0:
             return x
         op = self.node.op.lower() if self.node is not None else "value"
-        dims = [Dim.symbol(f"{op}_dim{axis}") for axis in range(rank)]
+        dims = [Dim.symbol(f"{op}_dim{axis}") if d is None else d for axis, d in enumerate(sizes or [None] * rank)]
         return Value(self.bb.match_cast(x.expr, relax.TensorType(self.shape(dims), x.stored)), dtype=x.dtype)
 
     def broadcast(self, *operands: Operand) -> list[Value]:

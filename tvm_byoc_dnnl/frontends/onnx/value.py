@@ -37,6 +37,10 @@ class Type(NamedTuple):
     dims: tuple[Size, ...] | None
 
 
+#: dtype and sizes of the items of a sequence, as far as all of them have the same
+Item = tuple[str, tuple[int | None, ...] | None]
+
+
 class Words(NamedTuple):
     """Strings that a call chooses from, and the node that gives them, for messages."""
 
@@ -69,7 +73,7 @@ class Value:
     Python's operators compute each element by itself, for the node that is being converted; ``==`` is identity. Known
     numbers have no expression until something reads them. They are of dtype ``object`` where some are open sizes;
     ``dtype`` says then what they are. If it is one of `STORED`, the expression has the dtype in which such numbers are
-    kept. ``items`` are those of a sequence; if only a call knows them, ``item`` is their dtype and rank. ``words`` say
+    kept. ``items`` are those of a sequence; if only a call knows them, ``item`` is their dtype and sizes. ``words`` say
     which strings the numbers of the expression stand for. ``ready`` waits until ``known`` is filled: threads may read
     weights while the model is imported.
     """
@@ -83,7 +87,7 @@ class Value:
         dtype: str = "",
         items: list[Value] | None = None,
         ready: Callable[[], None] | None = None,
-        item: tuple[str, int | None] | None = None,
+        item: Item | None = None,
         words: Words | None = None,
     ) -> None:
         self.expr, self.items, self.item, self.words = expr, items, item, words

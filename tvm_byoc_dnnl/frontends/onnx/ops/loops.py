@@ -19,9 +19,9 @@ from ..dim import Dim, Size, at_least, equal, expr_of
 from ..emit import Emit, common
 from ..scope import Boundary, Scope
 from ..structure import nodes_in
-from ..value import Node, Value, whole
+from ..value import Item, Node, Value, whole
 from .branches import decided, flat, formed
-from .sequences import joined, of_call
+from .sequences import item_of, joined, of_call
 
 #: nodes that all rounds may have together where they are written out
 _MOST_NODES = 512
@@ -221,7 +221,7 @@ class _Wider(Exception):
 class _Longer(Exception):
     """A round gives a sequence another number of items, or items of another rank."""
 
-    def __init__(self, place: int, item: tuple[str, int | None]) -> None:
+    def __init__(self, place: int, item: Item) -> None:
         super().__init__(place)
         self.place, self.item = place, item
 
@@ -335,7 +335,7 @@ class _Body:
             return after
         if before.items is not None and after.items is not None and len(before.items) == len(after.items):
             return after
-        found = {(v.dtype, v.rank) for state in (before, after) for v in state.items or ()}
+        found = {item_of(v) for state in (before, after) for v in state.items or ()}
         found |= {state.item for state in (before, after) if state.item is not None}
         item = joined(e, *found)
         if before.items is None and before.item is not None and before.item[1] is None:
