@@ -118,6 +118,14 @@ def resized(*shape, **options):
 #: what TVM's importer leaves out: negative places, NaN, scales, indices, windows, grids, corners that meet
 ARGUMENTS = {
     "the last of an axis": (lambda x: x[:, -1] * x.select(0, -2)[-1], lambda: numbers(4, 5)),
+    "places from the end": (lambda x: x[torch.tensor([-1, 0])][:, [-2, 1]], lambda: numbers(4, 5)),
+    "the last of all": (lambda x: x.take(torch.tensor([-1, 2])), lambda: numbers(4, 5)),
+    "windows": (lambda x: x.unfold(1, 3, 2) + 1, lambda: numbers(4, 7)),
+    "sums at places": (lambda x: x.scatter_add(1, (x[:3, :2] > 0).long(), x), lambda: numbers(4, 5)),
+    "deviation and mean": (lambda x: torch.stack(torch.std_mean(x, 1, correction=0)), lambda: numbers(4, 5)),
+    "both are true": (lambda x: (x > 0) * torch.isfinite(x), lambda: numbers(4, 5)),
+    "the largest along two axes": (lambda x: x.amax((0, -1), keepdim=True), lambda: numbers(3, 4, 5)),
+    "groups without parameters": (lambda x: nn.functional.group_norm(x, 3), lambda: numbers(2, 6, 5)),
     "the place of a NaN": (lambda x: x.argmax(1), lambda: numbers(3, 5).masked_fill(torch.eye(3, 5) > 0, torch.nan)),
     "the place in all": (lambda x: x.argmin(keepdim=True), lambda: numbers(3, 5)),
     "selu": (nn.functional.selu, lambda: numbers(4, 5)),

@@ -12,10 +12,11 @@ from ..onnx.walk import walk_into
 
 
 def arguments(node: Any) -> dict[str, Any]:
-    """The arguments of a node of a program by name, in the order of the operator's schema; some defaults are not."""
-    names = [argument.name for argument in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    return {name: given[name] for name in names if name in given}
+    """The arguments of a node of a program by name, in the order of the operator's schema, up to the last given one."""
+    schema = node.target._schema.arguments
+    given = dict(zip([argument.name for argument in schema], node.args, strict=False)) | dict(node.kwargs)
+    count = max((i + 1 for i, argument in enumerate(schema) if argument.name in given), default=0)
+    return {a.name: given.get(a.name, a.default_value) for a in schema[:count]}
 
 
 def by_values(convert: Callable[..., Any]) -> Callable[[Any, Any], Any]:

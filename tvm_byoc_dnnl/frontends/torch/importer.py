@@ -147,12 +147,16 @@ _OPERATORS = {
 }
 
 
-def _promoting(overload: str, operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def _promoting(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    logical = {relax.op.add: relax.op.logical_or, relax.op.multiply: relax.op.logical_and}.get(operator)
+
     def convert(node: Any, importer: Any) -> Any:
         bb, operands = importer.block_builder, importer.retrieve_args(node)[:2]
         dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        if dtype == "bool":
+            return bb.emit(logical(*operands)) if logical and all(map(_is_integral, operands)) else NotImplemented
         if "float" not in dtype or not any(map(_is_integral, operands)):
-            return importer.create_convert_map()[overload](node)
+            return NotImplemented
         floating = [bb.normalize(_as(bb, operand, dtype)) for operand in operands]
         if (alpha := node.kwargs.get("alpha", 1)) != 1:
             floating[1] = bb.emit(relax.op.multiply(floating[1], relax.const(alpha, dtype)))
@@ -173,7 +177,7 @@ def _as(bb: relax.BlockBuilder, value: Any, dtype: str) -> Any:
 
 
 #: in place of the importer's own, by the name of the overload
-PROMOTING = {overload: _promoting(overload, operator) for overload, operator in _OPERATORS.items()}
+PROMOTING = {overload: _promoting(operator) for overload, operator in _OPERATORS.items()}
 
 
 _OVERLOADS = (
@@ -187,9 +191,9 @@ _NARROW_DTYPES = ("bfloat16", "float16")
 
 def _converter(overload: str) -> Callable[[Any, Any], Any]:
     def convert(node: Any, importer: Any) -> Any:
-        usual = importer.create_convert_map()[overload]
         if str(node.meta["val"].dtype).removeprefix("torch.") not in _NARROW_DTYPES:
-            return usual(node)
+            return NotImplemented
+        usual = importer.create_convert_map()[overload]
         builder = importer.block_builder
         importer.block_builder = _OwnDtype(builder)
         try:
@@ -278,20 +282,26 @@ def import_torch(program: Any) -> tvm.IRModule:
 
 
 def _converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
-    """Ours, and TVM's of each operator of a program and its branches, whose results are compared with PyTorch's.
+    """Of each operator of a program and its branches: ours, or TVM's, whose results are compared with PyTorch's.
 
-    TVM's importer leaves out arguments and results of some operators without a word.
+    TVM's importer leaves out arguments and results of some operators without a word. One of ours gives
+    ``NotImplemented`` where TVM's is right.
     """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     graphs = [module.graph for module in program.graph_module.modules() if hasattr(module, "graph")]
     called = {node.target.__name__ for graph in graphs for node in graph.nodes if node.op == "call_function"}
-    usual = called & set(ExportedProgramImporter().create_convert_map())
-    return {overload: _compared(overload) for overload in usual} | CONVERTERS
+    known = called & {*ExportedProgramImporter().create_convert_map(), *CONVERTERS}
+    return {overload: _converted(overload) for overload in known}
 
 
-def _compared(overload: str) -> Callable[[Any, Any], Any]:
+def _converted(overload: str) -> Callable[[Any, Any], Any]:
+    own = CONVERTERS.get(overload, lambda node, importer: NotImplemented)
+
     def convert(node: Any, importer: Any) -> Any:
+        result = own(node, importer)
+        if result is not NotImplemented:
+            return result
         result = importer.create_convert_map()[overload](node)
         got, want = getattr(result, "ty", None), node.meta.get("val")
         is_part_of_ours = overload == "getitem" and node.args[0].target.__name__ in CONVERTERS

@@ -9,7 +9,10 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import UnsupportedError
+from ...ir.tvm_compat import dtype_of
 from ..onnx.dim import Size, product, size_of
 from ..onnx.emit import Emit
 from ..onnx.value import Value, numbers
@@ -29,6 +32,61 @@ def _place_of(op: str) -> Callable[..., Value]:
 
 def _select(e: Emit, _node: Any, x: Value, axis: int, index: Any) -> Value:
     return e.onnx("Gather", x, e.const(index, "int64") if isinstance(index, int) else index, axis=axis)
+
+
+def _indexed(node: Any, importer: Any) -> Any:
+    """By one tensor of places, which may count from the end; several and masks are left to TVM's importer."""
+    places = importer.retrieve_args(node)[1]
+    by_tensors = [(axis, at) for axis, at in enumerate(places) if at is not None]
+    if len(by_tensors) > 1 or "int" not in dtype_of(by_tensors[0][1].ty):
+        return NotImplemented
+    ((axis, at),) = by_tensors
+    return by_values(lambda e, _node, x, _places: e.onnx("Gather", x, Value(at), axis=axis))(node, importer)
+
+
+def _taken(e: Emit, _node: Any, x: Value, places: Value) -> Value:
+    return e.onnx("Gather", e.reshape(x, [product(x.sizes)]), places, axis=0)
+
+
+def _extreme(function: str) -> Callable[..., Value]:
+    def convert(e: Emit, _node: Any, x: Value, axes: Sequence[int] = (), keeps: bool = False) -> Value:
+        return getattr(e, function)(x, axis=list(axes) or None, keepdims=keeps)
+
+    return convert
+
+
+def _group_norm(
+    e: Emit, _node: Any, x: Value, scale: Value | None, bias: Value | None, _batch: Any, channels: int, _size: Any,
+    groups: int, epsilon: float,
+) -> list[Value | None]:  # fmt: skip
+    factors = e.const(np.ones(channels), x.dtype) if scale is None else scale
+    summands = e.const(np.zeros(channels), x.dtype) if bias is None else bias
+    made = e.onnx("GroupNormalization", x, factors, summands, num_groups=groups, epsilon=epsilon)
+    return [made, None, None]
+
+
+def _scatter_add(e: Emit, _node: Any, x: Value, axis: int, places: Value, source: Value) -> Value:
+    for i, size in enumerate(places.sizes):
+        source = e.cut(source, i, 0, size)
+    return e.onnx("ScatterElements", x, places, source, axis=axis, reduction="add")
+
+
+def _unfold(e: Emit, node: Any, x: Value, axis: int, size: int, step: int) -> Value:
+    length, rank = x.sizes[axis], len(x.sizes)
+    if not isinstance(length, int):
+        raise UnsupportedError(f"{node.target} reads windows of an axis of open size {length}")
+    places = np.arange(0, length - size + 1, step)[:, None] + np.arange(size)
+    windows = e.onnx("Gather", x, e.const(places, "int64"), axis=axis)
+    return e.transpose(windows, [i for i in range(rank + 1) if i != axis % rank + 1] + [axis % rank + 1])
+
+
+def _variance_and_mean(node: Any, importer: Any) -> list[Any]:
+    def mean(
+        e: Emit, _node: Any, x: Value, axes: Sequence[int] | None, _correction: Any = 1, keeps: bool = False
+    ) -> Value:
+        return e.mean(x, axis=list(axes or ()) or None, keepdims=keeps)
+
+    return [importer.create_convert_map()["var.correction"](node), by_values(mean)(node, importer)]
 
 
 def cat(e: Emit, _node: Any, tensors: Sequence[Value], axis: int = 0) -> Value:
@@ -131,6 +189,8 @@ def _refused(_e: Emit, node: Any, *_arguments: Any) -> Value:
 
 
 _BY_NAME: dict[str, Callable[..., Any]] = {
+    "amax.default": _extreme("max"),
+    "amin.default": _extreme("min"),
     "argmax.default": _place_of("ArgMax"),
     "argmin.default": _place_of("ArgMin"),
     "avg_pool2d.default": _average_pool(2),
@@ -141,11 +201,18 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
     "grid_sampler_3d.default": _grid_sample,
     "max_pool2d_with_indices.default": _max_pool(2),
     "max_pool3d_with_indices.default": _max_pool(3),
+    "native_group_norm.default": _group_norm,
+    "scatter_add.default": _scatter_add,
     "select.int": _select,
+    "take.default": _taken,
+    "unfold.default": _unfold,
     "upsample_bilinear2d.vec": _resized("linear"),
     "upsample_nearest2d.vec": _resized("nearest", nearest_mode="floor"),
     "_upsample_bicubic2d_aa.default": _refused,
     "_upsample_bilinear2d_aa.default": _refused,
 }
 #: in place of the importer's own, by the name of the overload
-CONVERTERS = {name: by_values(convert) for name, convert in _BY_NAME.items()}
+CONVERTERS = {name: by_values(convert) for name, convert in _BY_NAME.items()} | {
+    "index.Tensor": _indexed,
+    "var_mean.correction": _variance_and_mean,
+}
