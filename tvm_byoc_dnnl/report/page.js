@@ -205,6 +205,7 @@ function build(which) {
     for (const [i, names] of at) boxes.append(tagOf(drawing.boxes[i], y, mark + names.join(", ")));
   }
   group.replaceChildren(...hulls.values(), edges, boxes);
+  if (selected !== null) light(boxOf[selected]);
   search();
 }
 // An input above the calls that read it, an output below the call that makes it.
@@ -279,8 +280,9 @@ function selectRegion(name) {
 }
 function obey() {  // the address: #call=12, #region=dnnl_0
   const [, what, which] = /^#(call|region)=(.+)$/.exec(location.hash) || [];
-  if (what === "call" && calls[+which] && +which !== selected) select(+which, true);
-  if (what === "region" && hue.has(which) && which !== selectedRegion) selectRegion(which);
+  const isNew = what === "call" ? calls[+which] && +which !== selected : what === "region" && hue.has(which) && which !== selectedRegion;
+  if (isNew && timing) look("stage");
+  if (isNew) what === "call" ? select(+which, true) : selectRegion(which);
   return what;
 }
 // Down and up follow the data, left and right the row; the first key goes to the first call.
@@ -409,8 +411,9 @@ $("export").onclick = () => {
   el("a", { href: url, download: `${document.title}.svg` }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 };
-addEventListener("beforeprint", () => { whole(canvas); $("panel").replaceChildren(...["summary", "host", "regions"].flatMap(t => [el("h2", {}, tabs[t][0]), ...tabs[t][1]()])); });
-addEventListener("afterprint", () => { canvas.removeAttribute("viewBox"); place(); show(document.querySelector("[role=tab][aria-selected=true]").dataset.tab); });
+let onScreen;  // the theme, as paper is white
+addEventListener("beforeprint", () => { onScreen = document.documentElement.dataset.theme; theme("light"); whole(canvas); $("panel").replaceChildren(...["summary", "host", "regions"].flatMap(t => [el("h2", {}, tabs[t][0]), ...tabs[t][1]()])); });
+addEventListener("afterprint", () => { theme(onScreen); canvas.removeAttribute("viewBox"); place(); show(document.querySelector("[role=tab][aria-selected=true]").dataset.tab); });
 $("below").onchange = () => { build(shown); place(); };
 $("views").onclick = e => { if (e.target.dataset.view) look(e.target.dataset.view); };
 function theme(name) { document.documentElement.dataset.theme = name; if (drawing) drawMap(); }
