@@ -141,11 +141,14 @@ class Capture:
                 module.graph.erase_node(node)
         module.recompile()
         open_dims = tuple(dict.fromkeys(_open_axes(_value(places[i])), torch.export.Dim.AUTO) for i in self.inputs)
+        switches = _switches_autocast(module.graph)
+        if (switches or torch.is_autocast_enabled("cpu")) and any(n.target in _FUSED for n in module.graph.nodes):
+            raise UnsupportedError("torch.export does not say what autocast makes of PyTorch's fused encoder layer")
         # This program is traced by itself: it is no part of the graph that PyTorch compiles at this moment.
         with torch._guards.tracing(None), torch.inference_mode(False), torch.no_grad():
             given = tuple(plain(arguments[i]).clone() for i in self.inputs)
             try:
-                if _switches_autocast(module.graph):  # which torch.export would leave out
+                if switches:  # which torch.export would leave out
                     module = _with_casts(module, given)
                 return torch.export.export(module, given, dynamic_shapes=open_dims)
             except Exception as error:
@@ -199,6 +202,10 @@ def _with_casts(module: fx.GraphModule, given: Sequence[torch.Tensor]) -> fx.Gra
     """The graph with the casts that autocast makes as operators of its own."""
     traced = make_fx(module, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given)
     return fx.GraphModule(traced, traced.graph)  # TorchDynamo has its own class, which names no arguments
+
+
+#: operators that autocast makes narrow inside
+_FUSED = (torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention)
 
 
 def _switches_autocast(graph: fx.Graph) -> bool:

@@ -61,6 +61,9 @@ NARROW = {
     "a convolution in one dim": (lambda: nn.Conv1d(3, 5, 3), (2, 3, 9)),
     "a transposed convolution": (lambda: nn.ConvTranspose2d(3, 5, 3), (2, 3, 5, 9)),
     "a batch norm": (lambda: nn.Sequential(conv(), nn.BatchNorm2d(7), nn.ReLU()), (2, 3, 5, 9)),
+    "a layer norm": (lambda: nn.Sequential(nn.Linear(9, 8), nn.LayerNorm(8)), (2, 3, 9)),
+    "a group norm": (lambda: nn.Sequential(conv(), nn.GroupNorm(7, 7)), (2, 3, 5, 9)),
+    "an instance norm": (lambda: nn.Sequential(conv(), nn.InstanceNorm2d(7, affine=True)), (2, 3, 5, 9)),
 }
 
 
@@ -96,6 +99,14 @@ def test_the_fused_layer_of_an_encoder(activation, norm_first):
     compare(lambda x: net(x, src_key_padding_mask=hidden), x)
     compare(lambda x: net(x, mask=later), x)
     compare(lambda x: net(x, mask=later, src_key_padding_mask=hidden), x)
+
+
+def test_the_fused_layer_of_an_encoder_under_autocast():
+    """PyTorch computes it, whose result is narrower than torch.export finds."""
+    net = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True).eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, got = net(numbers(2, 5, 16)), torch.compile(net, backend="tvm_byoc_dnnl")(numbers(2, 5, 16))
+    assert got.dtype == expected.dtype == torch.bfloat16 and torch.equal(got, expected)
 
 
 def test_negated_memory():

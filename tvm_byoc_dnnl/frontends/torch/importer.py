@@ -205,19 +205,19 @@ def _converter(overload: str) -> Callable[[Any, Any], Any]:
 
 
 def _widened(overload: str) -> Callable[[Any, Any], Any]:
-    """A norm whose parameters are wider than its data: computed as they are, as PyTorch does."""
+    """A norm whose parameters have another dtype than its data: in float32, as PyTorch computes it."""
 
     def convert(node: Any, importer: Any) -> Any:
         usual, builder = importer.create_convert_map()[overload], importer.block_builder
-        data, *parameters = [importer.env[a] for a in node.args if a in importer.env]
-        narrow, wide = dtype_of(data.ty), {dtype_of(p.ty) for p in parameters}
-        if not wide or wide == {narrow}:
+        given = {a: importer.env[a] for a in node.args if not isinstance(a, list) and a in importer.env}
+        dtypes = {dtype_of(value.ty) for value in given.values()}
+        if len(dtypes) == 1 and (overload in _IN_BFLOAT16 or dtypes != {"bfloat16"}):
             return usual(node)
-        importer.env[node.args[0]] = builder.emit(relax.op.astype(data, wide.pop()))
+        importer.env.update({a: builder.emit(relax.op.astype(value, "float32")) for a, value in given.items()})
         try:
-            return builder.emit(relax.op.astype(usual(node), narrow))
+            return builder.emit(relax.op.astype(usual(node), dtype_of(given[node.args[0]].ty)))
         finally:
-            importer.env[node.args[0]] = data
+            importer.env.update(given)
 
     return convert
 
@@ -246,9 +246,12 @@ class _OwnDtype:
         return relax.Call(expr.op, args, attrs, expr.ty_args)
 
 
+#: norms that Relax has for bfloat16, and those that it has not
+_IN_BFLOAT16 = ("_native_batch_norm_legit_no_training.default", "native_layer_norm.default")
+_NORMS = (*_IN_BFLOAT16, "native_group_norm.default", "_native_batch_norm_legit.no_stats")
 #: in place of the importer's own, by the name of the overload
 NARROW = {overload: _converter(overload) for overload in _OVERLOADS} | {
-    overload: _widened(overload) for overload in ("_native_batch_norm_legit_no_training.default",)
+    overload: _widened(overload) for overload in _NORMS
 }
 
 
