@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -36,13 +37,9 @@ def total_of(node: Node, i: int) -> Size:
 
 def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
     """Parts of these widths along the last axis, which is that wide."""
-    axis, begin, parts = len(x.sizes) - 1, 0, []
-    for width in widths:
-        if isinstance(width, Dim):
-            raise e.refused("has parts of an open width; fix it")
-        parts.append(columns(e, x, axis, begin, begin + width))
-        begin += width
-    return parts
+    ends = list(itertools.accumulate(widths))
+    x = e.agree(x, [*x.sizes[:-1], ends[-1]])
+    return [e.cut(x, len(x.sizes) - 1, start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def pieces(e: Emit, x: Value, axis: int, count: int) -> list[Value]:

@@ -111,9 +111,12 @@ def _gather_elements(e: Emit, node: Node, x: Value) -> Any:
 
 @operator("GatherND", since=11)
 def _gather_nd(e: Emit, node: Node, x: Value, indices: Value, *, batch_dims: int = 0) -> Any:
-    dims, count = x.sizes, (indices.dims or (None,))[-1]
-    if not isinstance(count, int):
-        raise node.refused("has indices of unknown length")
+    dims, sizes = x.sizes, indices.sizes
+    count = sizes[-1] if sizes else 0
+    if isinstance(count, Dim) and len(dims) == batch_dims + 1:
+        count, indices = 1, e.agree(indices, [*sizes[:-1], 1])
+    if isinstance(count, Dim):
+        raise node.refused(f"has indices of {indices}, whose last axis decides the rank of the result; fix that axis")
     return e.gather_nd(x, from_start(e, indices, dims[batch_dims : batch_dims + count]), batch_dims=batch_dims)
 
 
