@@ -248,7 +248,7 @@ class _OwnDtype:
 
 #: norms that Relax has for bfloat16, and those that it has not
 _IN_BFLOAT16 = ("_native_batch_norm_legit_no_training.default", "native_layer_norm.default")
-_NORMS = (*_IN_BFLOAT16, "native_group_norm.default", "_native_batch_norm_legit.no_stats")
+_NORMS = (*_IN_BFLOAT16, "_native_batch_norm_legit.no_stats")
 #: in place of the importer's own, by the name of the overload
 NARROW = {overload: _converter(overload) for overload in _OVERLOADS} | {
     overload: _widened(overload) for overload in _NORMS

@@ -61,8 +61,10 @@ def _group_norm(
 ) -> list[Value | None]:  # fmt: skip
     factors = e.const(np.ones(channels), x.dtype) if scale is None else scale
     summands = e.const(np.zeros(channels), x.dtype) if bias is None else bias
-    made = e.onnx("GroupNormalization", x, factors, summands, num_groups=groups, epsilon=epsilon)
-    return [made, None, None]
+    dtype = x.dtype if x.dtype == factors.dtype else "float32"  # under autocast, as PyTorch computes it
+    given = [e.cast(value, dtype) for value in (x, factors, summands)]
+    made = e.onnx("GroupNormalization", *given, num_groups=groups, epsilon=epsilon)
+    return [e.cast(made, x.dtype), None, None]
 
 
 def _scatter_add(e: Emit, _node: Any, x: Value, axis: int, places: Value, source: Value) -> Value:
