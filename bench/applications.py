@@ -149,7 +149,7 @@ def _gap(got: Any, want: Any) -> str:
     ]:
         return "other texts or counts"
     have, need = (np.array([x for x in side if isinstance(x, (int, float))], "float64") for side in (one, other))
-    return difference(have, need, _TOLERANCE) or "equal"
+    return f"differs by {np.abs(have - need).max():.2g}" if difference(have, need, _TOLERANCE) else "equal"
 
 
 _COLUMNS = "application", "ONNX Runtime, ms", "here, ms", "ratio", "second start, s", "ONNX Runtime's start, s"
