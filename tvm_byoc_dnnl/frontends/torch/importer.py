@@ -208,11 +208,12 @@ def _widened(overload: str) -> Callable[[Any, Any], Any]:
     """A norm whose parameters have another dtype than its data: in float32, as PyTorch computes it."""
 
     def convert(node: Any, importer: Any) -> Any:
-        usual, builder = importer.create_convert_map()[overload], importer.block_builder
+        builder = importer.block_builder
         given = {a: importer.env[a] for a in node.args if not isinstance(a, list) and a in importer.env}
         dtypes = {dtype_of(value.ty) for value in given.values()}
         if len(dtypes) == 1 and (overload in _IN_BFLOAT16 or dtypes != {"bfloat16"}):
-            return usual(node)
+            return NotImplemented
+        usual = importer.create_convert_map()[overload]
         importer.env.update({a: builder.emit(relax.op.astype(value, "float32")) for a, value in given.items()})
         try:
             return builder.emit(relax.op.astype(usual(node), dtype_of(given[node.args[0]].ty)))
