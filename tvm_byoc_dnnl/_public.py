@@ -7,10 +7,9 @@ Each name is repeated, which says to type checkers that it is exported. This is 
 from __future__ import annotations
 
 from ._version import __version__ as __version__
-from .api.compile import compile as compile, partition as partition
+from .api.compile import compile as compile, emit as emit, partition as partition
 from .pipeline.byoc import byoc_pipeline as byoc_pipeline
 from .pipeline.executable import source_options as source_options
-from .pipeline.standalone import emit as emit
 from .core.errors import (
     ArtifactError as ArtifactError,
     ByocError as ByocError,

@@ -37,6 +37,11 @@ def test_a_typo(name: str) -> None:
         byoc.compile(MODEL, **arguments)
 
 
+def test_a_target_without_a_cpu() -> None:
+    with pytest.raises(InputError, match="target is 'opencl'; expected a CPU's"):
+        byoc.compile(MODEL, target="opencl")
+
+
 @pytest.mark.parametrize("name", ["relax.nn.softmax", "relax.nn.*", "dnnl.relu", "lv"])
 def test_a_policy_may_name_what_other_models_have(name: str) -> None:
     byoc.partition(MODEL, policy=byoc.RegionPolicy(exclude=[name], on_top=True))
@@ -62,9 +67,9 @@ def test_a_wrong_type(name: str) -> None:
 @pytest.mark.parametrize(
     "function", [byoc.compile, byoc.partition, byoc.explain, byoc.verify, byoc.profile, byoc.to_relax]
 )
-@pytest.mark.parametrize("model", [3, None, b"model", [MODEL]])
+@pytest.mark.parametrize("model", [3, None, b"hello", [MODEL]])
 def test_what_is_no_model(function, model) -> None:
-    with pytest.raises(InputError, match="cannot import a"):
+    with pytest.raises(InputError, match=r"cannot import a|cannot read these 5 bytes"):
         function(model)
 
 

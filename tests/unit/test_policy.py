@@ -300,12 +300,13 @@ def test_calls_are_excluded_and_forced_by_name(arguments, as_policy):
         )
 
 
-def test_the_former_name_of_place_warns_and_comes_second():
-    placed = {"relax.add": "b", "relax.exp": "tvm"}
+def test_the_former_name_of_place_warns():
+    placed = {"relax.add": "b", "relax.exp": "b"}
     with vendors("a", "b"), pytest.warns(DeprecationWarning, match="placement= is called place= now"):
-        made = owners(byoc.partition(PingPong, ["a", "b"], place={"relax.exp": "b"}, placement=placed))
+        made = owners(byoc.partition(PingPong, ["a", "b"], placement=placed))
+    with pytest.warns(DeprecationWarning, match="place"), pytest.raises(byoc.InputError, match="give place alone"):
+        byoc.partition(PingPong, "a", place=placed, placement=placed)
     assert [made[op][:1] for op in ("add", "relu", "exp")] == ["b", "a", "b"]
-    assert placed == {"relax.add": "b", "relax.exp": "tvm"}
 
 
 @pytest.mark.parametrize("function", [byoc.partition, byoc.compile, byoc.explain, byoc.verify])

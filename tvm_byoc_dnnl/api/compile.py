@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import OverwritableWeights, compiling, stage
-from ..core.errors import ByocError, InputError, UnsupportedError
+from ..core.errors import ByocError, InputError, UnsupportedError, renamed
 from ..core.machine import progress
 from ..core.tensor_info import shape_options
 from ..frontends import imported, to_relax
@@ -24,8 +24,9 @@ from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable, SourceExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
 from ..pipeline.host_form import with_host_form
+from ..pipeline.standalone import write_source
 from ..prepare import ExactForms
-from ..tuning.database import choices_of, with_former_name
+from ..tuning.database import choices_of
 from ..tuning.plans import known_times
 from ..tuning.tune import placement_for
 from ..vendors.namespaces import HOST, check_arguments, known_target, with_options, with_precision
@@ -35,8 +36,9 @@ from .cache import ModelCache, key_of
 DEFAULT_COMPILER = "dnnl"
 
 
+@renamed(mod="model", placement="place")
 def partition(
-    mod: Any,
+    model: Any,
     compiler: str | Sequence[str] | None = DEFAULT_COMPILER,
     *,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
@@ -52,13 +54,12 @@ def partition(
     strict: bool = False,
     prepare: bool = True,
     dry_run: bool = False,
-    placement: Mapping[str, str] | None = None,
 ) -> tvm.IRModule:
-    """Prepare, annotate and partition a module.
+    """Import, prepare, annotate and partition a model.
 
     Parameters
     ----------
-    mod : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+    model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
         The model.
     compiler : str or sequence of str
         Namespace, or several in order of priority; ``None`` reads the functions' attribute ``compiler``.
@@ -70,8 +71,6 @@ def partition(
     dry_run : bool
         Run no compiler of a vendor's, which may take long: the regions are those that its predicates, patterns, policy
         and ``fits`` allow, and a build may still find that it cannot compile one of them.
-    placement : mapping of str to str, optional
-        The former name of ``place``; deprecated.
 
     Returns
     -------
@@ -87,12 +86,48 @@ def partition(
         With ``strict``: lists every call that failed, with the reason; raised from the vendor's own exception.
     """
     how: dict[str, Any] = {"strict": strict, "prepare": prepare, "dry_run": dry_run}
-    place = with_former_name(place, placement)
     check_arguments(compiler=compiler, policy=policy, exclude=exclude, force=force, place=place, options=options, **how)
     chosen = {"precision": precision, "weights": weights, "activations": activations, "int8": int8}
     options = with_precision(compiler, options, chosen)
     policy = with_names(policy, exclude, force)
-    return _partitioned(with_options(to_relax(mod, shapes), options), compiler, place, policy=policy, **how)
+    return _partitioned(with_options(to_relax(model, shapes), options), compiler, place, policy=policy, **how)
+
+
+@renamed(mod="model")
+def emit(
+    model: Any, out_dir: str | PathLike[str], compiler: str | Sequence[str] | None = DEFAULT_COMPILER, **how: Any
+) -> list[Path]:
+    """Write a model as source that needs the vendor's library alone, and neither Python nor TVM.
+
+    The program makes the calls that the compiled module makes, for this machine's CPU and number of threads.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, path or torch.export.ExportedProgram
+        The model, partitioned already or not; partitioned, ``main`` is one call of one region.
+    out_dir : path
+        Folder for the files; made when it does not exist, files of the same names are overwritten.
+    compiler, **how
+        Arguments of `partition`.
+
+    Returns
+    -------
+    list of Path
+        ``<region>.c``, and the files that the namespace adds to make a program of it.
+
+    Raises
+    ------
+    InputError
+        As of `partition`.
+    UnsupportedError
+        If ``main`` is more than one call of one region, has symbolic shapes, or works in a layout that cannot be
+        said in source.
+    ExportError
+        If the files cannot be written; then those that were there are still as they were.
+    NativeLibraryError
+        Without the native library, which plans the program.
+    """
+    return write_source(partition(model, compiler, **how), out_dir)
 
 
 def _partitioned(
@@ -119,6 +154,7 @@ def _partitioned(
         return tvm.transform.Sequential(passes)(mod)
 
 
+@renamed(placement="place")
 @compiling()
 def compile(
     model: Any,
@@ -142,7 +178,6 @@ def compile(
     prepare: bool = True,
     output: str = "module",
     fallback: bool | str = False,
-    placement: Mapping[str, str] | None = None,
 ) -> ByocExecutable:
     """Compile a model.
 
@@ -205,8 +240,6 @@ def compile(
         Keep a form of each region of vendors' compilers that TVM computes, from the same weights. When a device fails,
         or is not there, a `Runner` warns and goes on with it: for good with ``True``, for that call with ``"once"``.
         Compiling takes longer, and the file has more code.
-    placement : mapping of str to str, optional
-        The former name of ``place``; deprecated.
 
     Returns
     -------
@@ -222,7 +255,6 @@ def compile(
     NativeLibraryError
         If source is asked for and there is no C++ compiler, or a library's headers are missing.
     """
-    place = with_former_name(place, placement)
     policy_and_names = {"policy": policy, "exclude": exclude, "force": force}
     settings: dict[str, Any] = {"strict": strict, "prepare": prepare, "fallback": fallback}
     others = {"shapes": shapes, "threads": threads, "cache_dir": cache_dir, "output": output, "target": target}

@@ -112,14 +112,11 @@ def emit(build: Build, output: Path, as_json: bool) -> None:
     The whole model must be one region of static shapes; otherwise the message lists the calls that stay with TVM.
     """
     from ..api import compile as api
-    from ..pipeline.standalone import emit as write
 
     check_outputs(folder=output)
     model, settings = build.model, build.settings
-    with progress(f"partitioning {model.name}") as show:
-        mod = api.partition(model.load(), build.compiler, **settings)
-        show(f"writing {output}")
-        files = write(mod, output)
+    with progress(f"writing {model.name} as source"):
+        files = api.emit(model.load(), output, build.compiler, **settings)
     say(f"{model.name}: {', '.join(file.name for file in files)}")
     announce(output, as_json)
 

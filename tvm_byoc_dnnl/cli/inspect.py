@@ -222,10 +222,11 @@ def _signature(model: Path) -> dict[str, Any]:
 
 
 def _of_file(model: Path) -> dict[str, Any]:
-    from ..frontends.onnx.importer import load_onnx
+    from ..frontends.onnx.importer import load_onnx, refuse_empty
     from ..frontends.onnx.inputs import contents, deciding_inputs, described, model_inputs
 
     proto = load_onnx(model)
+    refuse_empty(proto)
     deciding = deciding_inputs(proto)
     return {
         "inputs": [{**asdict(row), "decides": row.name in deciding} for row in model_inputs(proto)],

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
@@ -195,6 +196,27 @@ def takes(**kinds: type | tuple[type, ...]) -> Callable[[_Function], _Function]:
                             f"{function.__name__}: {name} is {short(given[name])}; expected {' or '.join(names)}"
                         ) from error
                 raise
+
+        return called  # type: ignore[return-value]
+
+    return of
+
+
+def renamed(**names: str) -> Callable[[_Function], _Function]:
+    """Take an argument by its former name, too, with a warning: ``renamed(placement="place")``."""
+
+    def of(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            for old, new in names.items():
+                if old in kwargs:
+                    warnings.warn(
+                        f"{old}= is called {new}= now, and will go with the next release", DeprecationWarning, 2
+                    )
+                    if new in kwargs:
+                        raise InputError(f"{old} is the former name of {new}; give {new} alone")
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
 
         return called  # type: ignore[return-value]
 

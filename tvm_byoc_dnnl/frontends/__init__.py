@@ -43,7 +43,7 @@ def to_relax(
 
     Parameters
     ----------
-    model : IRModule, onnx.ModelProto, path of an .onnx, .gguf or .pt2 file or torch.export.ExportedProgram
+    model : IRModule, onnx.ModelProto or its bytes, path of an .onnx, .gguf or .pt2 file or torch.export.ExportedProgram
         An IRModule is returned as it is. Nothing is changed in the model itself.
     shapes : mapping, optional
         Input name to shape, for dimensions that an ONNX model leaves open: numbers fix them, and a name, such as
@@ -98,6 +98,10 @@ def imported(
             model, weights = load_apart(Path(model))
             if shortened is not None:
                 keep_last_row(model, shortened, weights)
+    if isinstance(model, bytes):
+        from .onnx.importer import parsed
+
+        model = parsed(model)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     if kind.startswith("onnx.") and kind.endswith(".ModelProto"):
         from .onnx.file import Weights
@@ -119,8 +123,8 @@ def imported(
         _no_shapes(shapes, "an ExportedProgram")
         return import_torch(model)
     raise InputError(
-        f"cannot import a {kind}; give an IRModule, an onnx.ModelProto, the path of an .onnx or .gguf file or a "
-        "torch.export.ExportedProgram"
+        f"cannot import a {kind}; give an IRModule, an onnx.ModelProto or its bytes, the path of an .onnx, .gguf or "
+        ".pt2 file, or the ExportedProgram that torch.export.export makes of a torch.nn.Module"
     )
 
 

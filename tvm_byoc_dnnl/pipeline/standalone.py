@@ -17,7 +17,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..core import _native
-from ..core.errors import GraphError, InputError, UnsupportedError
+from ..core.errors import GraphError, UnsupportedError
 from ..core.files import written_folder
 from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
@@ -42,35 +42,8 @@ from ..vendors.portable import lower_region, with_checksums
 _NEEDS = "a stand-alone program needs `main` to be one call of one region"
 
 
-def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
-    """Write a partitioned module as source that needs the vendor's library alone, and neither Python nor TVM.
-
-    The program makes the calls that the compiled module makes, for this machine's CPU and number of threads.
-
-    Parameters
-    ----------
-    mod : IRModule
-        What `partition` returned; ``main`` is one call of one region.
-    out_dir : path
-        Folder for the files; made when it does not exist, files of the same names are overwritten.
-
-    Returns
-    -------
-    list of Path
-        ``<region>.c``, and the files that the namespace adds to make a program of it.
-
-    Raises
-    ------
-    InputError
-        If ``mod`` is no IRModule.
-    UnsupportedError
-        If ``main`` is more than one call of one region, has symbolic shapes, or works in a layout that cannot be
-        said in source.
-    ExportError
-        If the files cannot be written; then those that were there are still as they were.
-    NativeLibraryError
-        Without the native library, which plans the program.
-    """
+def write_source(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
+    """See `emit`, of a module that is partitioned."""
     main, call = _only_region(mod)
     func = mod[call.op]
     ns = namespace(codegen_of(func))
@@ -88,11 +61,9 @@ def emit(mod: tvm.IRModule, out_dir: str | PathLike[str]) -> list[Path]:
 
 
 def _only_region(mod: tvm.IRModule) -> tuple[relax.Function, Any]:
-    if not isinstance(mod, tvm.IRModule):
-        raise InputError(f"mod is a {type(mod).__name__}, expected an IRModule as `partition` returns it")
     main = next((f for gv, f in mod.functions.items() if gv.name_hint == "main"), None)
     if not isinstance(main, relax.Function):
-        raise UnsupportedError(f"the module has no Relax function `main`: {_NEEDS}. Partition the model first")
+        raise UnsupportedError(f"the module has no Relax function `main`: {_NEEDS}")
     made = [value for _, value in bindings_of(main) if isinstance(value, relax.Call)]
     calls = [call for call in made if isinstance(call.op, tvm.ir.GlobalVar) and codegen_of(mod[call.op])]
     others = [str(getattr(call.op, "name", call.op)) for call in made if call not in calls]

@@ -15,7 +15,7 @@ import tvm
 
 from ..api.compile import DEFAULT_COMPILER, partition
 from ..core.compilation import compiling
-from ..core.errors import ArtifactError, InputError, UnsupportedError
+from ..core.errors import ArtifactError, InputError, UnsupportedError, renamed
 from ..core.files import write_text
 from ..frontends import to_relax
 from ..graph.cost import RegionPolicy, with_names
@@ -28,7 +28,7 @@ from ..pipeline.metadata import read_account
 from ..pipeline.regions import settle_regions
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner, described
-from ..tuning.database import choices_of, with_former_name
+from ..tuning.database import choices_of
 from ..tuning.plans import CallTimes, known_times, times_of
 from ..tuning.tune import placement_for
 from ..vendors.namespace import Namespace
@@ -240,6 +240,7 @@ def _ops(mod: tvm.IRModule) -> set[str]:
     return {op for f in mod.functions.values() if is_host_function(f) for op in ops_of(f)}
 
 
+@renamed(placement="place")
 @compiling()
 def explain(
     model: Any,
@@ -258,7 +259,6 @@ def explain(
     output: str = "module",
     database: str | PathLike[str] | None = None,
     dry_run: bool = False,
-    placement: Mapping[str, str] | None = None,
 ) -> Report:
     """Find which call runs where, and why: regions are built as `compile` builds them, and those that fail are undone.
 
@@ -271,7 +271,7 @@ def explain(
         known.
     compiler : str or sequence of str, optional
         Whom to ask, in order of priority; ``None`` reads the functions' attribute ``compiler``.
-    policy, exclude, force, place, shapes, precision, weights, activations, int8, options, dry_run, placement
+    policy, exclude, force, place, shapes, precision, weights, activations, int8, options, dry_run
         As in `compile` and `partition`.
     output : str
         With ``"source"``, say also which regions would stay modules, and why.
@@ -291,7 +291,6 @@ def explain(
     InputError, UnsupportedError, ArtifactError
         If the model cannot be imported or loaded, was built without the pipeline ``"byoc"``, or ``output`` is unknown.
     """
-    place = with_former_name(place, placement)
     check_arguments(compiler=compiler, shapes=shapes, options=options, output=output, database=database)
     check_arguments(policy=policy, exclude=exclude, force=force, place=place, dry_run=dry_run)
     policy = with_names(policy, exclude, force)

@@ -25,7 +25,7 @@ from ..pipeline.metadata import Kernels
 from ..runtime.base import BaseRunner
 from ..runtime.comparison import difference, gap, nudged, sensitivity
 from ..runtime.native import NativeRunner
-from ..runtime.runner import Runner, load
+from ..runtime.runner import Runner
 from ..vendors.devices import COPY_IN, COPY_OUT
 from ..vendors.namespace import told
 from ..vendors.namespaces import HOST, compilers, namespace
@@ -87,8 +87,6 @@ def runner_of(model: Any, **how: Any) -> Runner:
     if how and is_compiled(model):
         raise InputError(f"the model is compiled already, so {', '.join(how)} would have no effect on it")
     given = model if is_compiled(model) else compile(model, **how)
-    if isinstance(given, (str, PathLike)):
-        given = load(given)
     if isinstance(given, NativeRunner):
         return given.with_tvm
     return given if isinstance(given, Runner) else Runner(given)
@@ -284,8 +282,8 @@ class OutputGap:
 
 
 def is_onnx(model: Any) -> bool:
-    """Whether ONNX Runtime can be asked for a model: a ModelProto, or the path of one."""
-    return isinstance(model, onnx.ModelProto) or (
+    """Whether ONNX Runtime can be asked for a model: a ModelProto, its bytes, or the path of one."""
+    return isinstance(model, (onnx.ModelProto, bytes)) or (
         isinstance(model, (str, PathLike)) and not fspath(model).endswith(".pt2")
     )
 

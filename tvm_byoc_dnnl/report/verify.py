@@ -239,8 +239,8 @@ def _of_compiled(model: Any, inputs: Any, against: Any, tolerance: Any) -> Verif
     """The outputs of what has no regions to look into any more, beside those of the model that it was built from."""
     if not is_onnx(against) or against in AGAINST:
         raise InputError(
-            f"the model is compiled already, and against is {against!r}; give the ONNX model that it was built from, "
-            "against='model.onnx', or verify that model itself"
+            f"the model is compiled already, and against is {short(against)}; give the ONNX model that it was built "
+            "from, against='model.onnx', or verify that model itself"
         )
     runner, tolerance = runner_of(model), _by_dtype(tolerance)
     tensors = tensors_of(runner, inputs)
@@ -252,9 +252,11 @@ def _of_compiled(model: Any, inputs: Any, against: Any, tolerance: Any) -> Verif
 def _by_dtype(tolerance: Any) -> Any:
     if isinstance(tolerance, Mapping):
         return {**TOLERANCES, **as_tolerances(tolerance)}
-    if tolerance is not None and (not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool)):
-        raise ArgumentTypeError(f"tolerance is {short(tolerance)}; expected a number, or a mapping of dtype to number")
-    return tolerance
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    if tolerance is None or (is_number and 0 <= tolerance < np.inf):
+        return tolerance
+    kind = InputError if is_number else ArgumentTypeError
+    raise kind(f"tolerance is {short(tolerance)}; expected a number from 0 on, or a mapping of dtype to number")
 
 
 def _output_gaps(

@@ -57,8 +57,9 @@ class Runner(BaseRunner):
 
     Parameters
     ----------
-    ex : tvm.runtime.Executable or tvm.runtime.Module
-        The result of `compile`, or a loaded library.
+    ex : tvm.runtime.Executable, tvm.runtime.Module, path or Runner
+        The result of `compile`, a library that ``export_library`` wrote, or its path; or another runner, whose module
+        this one shares.
     entry : str
         Name of the function to call.
     threads : int, optional
@@ -74,8 +75,9 @@ class Runner(BaseRunner):
     Raises
     ------
     InputError
-        If ``threads`` or ``workers`` is not a positive number, an option is unknown, or ``ex`` is something else, such
-        as a path.
+        If ``threads`` or ``workers`` is not a positive number, an option is unknown, or ``ex`` is something else.
+    ArtifactError, MissingFileError
+        As of `load`.
     NativeLibraryError
         If the native library that the model needs cannot be loaded.
     """
@@ -92,15 +94,10 @@ class Runner(BaseRunner):
         options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(threads if threads is not None else getattr(ex, "threads", None), workers)
-        if not isinstance(ex, (tvm.runtime.Executable, tvm.runtime.Module)):
-            got = repr(ex) if isinstance(ex, (str, PathLike)) else f"a value of type {type(ex).__name__}"
-            raise InputError(
-                f"got {got}, expected what compile(...) or load(...) returns: compile a model, load a library"
-            )
+        module = _module_of(ex)
         if self.threads is not None or _native.available():
             _native.load()
         # A relax.VirtualMachine keeps its stack in itself: each thread needs one of its own. They share the module.
-        module = ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
         machines = Machines(module, entry, self.threads, checked_run_options(options), self._is_described)
         self._model = machines
         self.entry = of_type("entry", entry, str)
@@ -258,6 +255,21 @@ class Runner(BaseRunner):
         return [self._views.array(r) if i in self._caches[1] else as_array(r) for i, r in enumerate(result)]
 
 
+def _module_of(ex: Any) -> tvm.runtime.Module:
+    if isinstance(ex, (str, PathLike)):
+        with loading(ex) as path:
+            return _native.load_library(path)
+    if isinstance(ex, NativeRunner):
+        ex = ex.with_tvm
+    if isinstance(ex, Runner):
+        return ex.module
+    if not isinstance(ex, (tvm.runtime.Executable, tvm.runtime.Module)):
+        raise ArgumentTypeError(
+            f"ex is {short(ex)}; expected what compile(...) returns, or the path of a library that it wrote"
+        )
+    return ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
+
+
 def load(
     path: str | PathLike[str],
     *,
@@ -323,9 +335,6 @@ class _Described(Runner):
 
 def described(model: Any) -> Runner:
     """For what it says of itself: a region that this machine cannot open is an error of its call."""
-    if isinstance(model, (str, PathLike)):
-        with loading(model) as path:
-            model = _native.load_library(path)
     return _Described(model)
 
 

@@ -92,7 +92,7 @@ class Folder:
         folder = Path(path)
         if not os.path.isdir(folder):  # also where the system takes no such name
             raise MissingFileError(
-                f"no folder {folder}; expected one that onnxruntime-genai's model builder wrote, or a .gguf file"
+                f"{folder} is no folder; expected one that onnxruntime-genai's model builder wrote, or a .gguf file"
             )
         said = _Config(_file(folder, CONFIG))
         inputs = INPUTS | said.names("model.decoder.inputs")

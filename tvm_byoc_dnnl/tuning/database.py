@@ -11,13 +11,11 @@ Measured times, with a word on how far they can be trusted.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
 import statistics
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -423,22 +421,6 @@ class Placement(dict[str, str]):
         times = "" if self.seconds is None else f"; {1e3 * self.seconds:.3g} ms"
         choices = "" if self.choices is None else f"; choices {self.choices.name_of_candidates()}"
         return f"<Placement: calls: {calls or 'none'}{times}{choices}>"
-
-
-def with_former_name(place: Mapping[str, str] | None, placement: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """``place=``, and what was given as ``placement=``, its former name; entries of ``place`` come first."""
-    if placement is None:
-        return place
-    warnings.warn(
-        "placement= is called place= now, and will go with the next release", DeprecationWarning, stacklevel=3
-    )
-    if not place or not isinstance(place, Mapping) or not isinstance(placement, Mapping):
-        return place or placement
-    both = copy.copy(placement) if isinstance(placement, Placement) else Placement()
-    rest = {name: compiler for name, compiler in placement.items() if name not in place}
-    both.clear()
-    both.update({**place, **rest})
-    return both
 
 
 def choices_of(placement: object) -> Database | None:

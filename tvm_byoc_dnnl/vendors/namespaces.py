@@ -209,6 +209,9 @@ OPTIONS_ATTR = "byoc.options"
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
+_CPU = tvm.cpu().dlpack_device_type()
+
+
 def known_target(target: Any, who: str) -> tvm.target.Target:
     """The target of a name, of a dict or of itself; `InputError` if TVM has no such target."""
     try:
@@ -370,8 +373,8 @@ def check_arguments(**given: Any) -> None:
             checked_shapes(value)
         elif name == "threads":
             check_number(name, value)
-        elif name == "target":
-            known_target(value, "compile")
+        elif name == "target" and known_target(value, "compile").get_target_device_type() != _CPU:
+            raise InputError(f"target is {short(value)}; expected a CPU's, as 'llvm': what stays with TVM runs there")
     for compiler, values in options_of(given.get("options")).items():
         checked_options(compiler, values)
     for call, compiler in (given.get("place") or {}).items():

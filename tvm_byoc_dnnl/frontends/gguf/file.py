@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...core.errors import InputError, first_line, of_kind, out_of_resources
+from ...core.errors import InputError, MissingFileError, first_line, of_kind, out_of_resources
 from ...core.files import opened
 
 SUFFIX = ".gguf"
@@ -37,9 +37,9 @@ class File:
             from gguf import GGUFReader
         except ImportError as error:
             raise InputError("a .gguf file needs the package gguf: pip install 'tvm-byoc-dnnl[gguf]'") from error
-        opened(path).close()  # whatever is no file would be waited for
         self.path = path
         with self._reading():
+            opened(path).close()  # whatever is no file would be waited for
             reader = type("Reader", (GGUFReader,), {"data": _PLAIN})(path)
             self.tensors = {tensor.name: tensor for tensor in reader.tensors}
             self._fields = reader.fields
@@ -48,6 +48,8 @@ class File:
     def _reading(self) -> Iterator[None]:
         try:
             yield
+        except FileNotFoundError as error:
+            raise MissingFileError(f"no file `{self.path}`; give the path of an .onnx or .gguf file") from error
         except Exception as error:  # of a damaged file: NumPy's, Python's, the package's own
             if (resources := out_of_resources(error)) is not None:
                 raise resources from error

@@ -65,6 +65,19 @@ def load_apart(path: Path) -> tuple[onnx.ModelProto, Weights]:
     return model, Weights(weights)
 
 
+def parsed(data: bytes) -> onnx.ModelProto:
+    """The model in the bytes of an .onnx file."""
+    try:
+        return onnx.ModelProto.FromString(data)
+    except Exception as err:
+        raise InputError(f"cannot read these {len(data)} bytes as an ONNX model: {first_line(err)}") from err
+
+
+def refuse_empty(model: onnx.ModelProto) -> None:
+    if not model.graph.output:
+        raise InputError("the ONNX model has no outputs: it is empty or damaged")
+
+
 def _read(path: Path, read: Callable[[Path], _Read]) -> _Read:
     try:
         return read(path)
@@ -100,8 +113,7 @@ def import_onnx(
 
 
 def _import_onnx(model: onnx.ModelProto, shapes: Shapes | None, weights: Weights, string_labels: bool) -> tvm.IRModule:
-    if not model.graph.output:
-        raise InputError("the ONNX model has no outputs: it is empty or damaged")
+    refuse_empty(model)
     if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
         raise InputError(
             "the model's weights lie in files beside it and are not loaded; give its path, or call "
