@@ -213,6 +213,17 @@ def static_shape(ty: Any) -> tuple[int, ...] | None:
     return tuple(dims) if dims is not None and all(isinstance(d, int) for d in dims) else None
 
 
+def type_text(ty: Any, symbol: Callable[[Any], str] = str) -> str:
+    """A type as ``float32[1, 64]``, its open dims by ``symbol``."""
+    if is_a(ty, relax.TupleType):
+        return f"({', '.join(type_text(field, symbol) for field in ty.fields)})"
+    if not is_a(ty, relax.TensorType):
+        return str(ty)
+    dims = shape_dims(ty)
+    shown = "…" if dims is None else ", ".join(str(d) if isinstance(d, int) else symbol(d) for d in dims)
+    return f"{dtype_of(ty) or '?'}[{shown}]"
+
+
 def straight_line(at: Callable[[Any], Any]) -> tuple[Any, int] | None:
     """``start`` and ``step`` if ``at(n)`` is ``start + step * n`` for every n, with a positive number as step."""
     n, start = tirx.Var("n", "int64"), at(tirx.IntImm("int64", 0))

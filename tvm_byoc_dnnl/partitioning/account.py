@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
-from tvm import relax
 
 from .._version import version_of
 from ..core.compilation import ALONE, FOR_REPORTS, FORM, MATCH, Compilation, Fact, read_facts
-from ..core.tvm_fast import ByIdentity, is_a
+from ..core.tvm_fast import ByIdentity
 from ..core.verdict import describe
 from ..graph.cost import call_bytes, call_flops, type_bytes, usual_sizes
 from ..graph.graph import VIEWS, PortableGraph
 from ..graph.node_list import Node as GraphNode
-from ..ir.relax_utils import codegen_of, inputs_of, outputs_of, shape_dims
-from ..ir.tvm_compat import dtype_of
+from ..ir.relax_utils import codegen_of, inputs_of, outputs_of, type_text
 from ..vendors.codegen import Times
 from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
@@ -315,7 +313,7 @@ def _call(
         inputs=[n.id for n in node.inputs],
         flops=call_flops(node.call, usual),
         bytes=call_bytes(node.call, usual),
-        output=_type_text(node.call.ty),
+        output=type_text(node.call.ty),
         attrs=_attrs_text(node.call.attrs),
     )
 
@@ -383,15 +381,6 @@ def _totals(calls: Sequence[CallReport], regions: Sequence[RegionReport]) -> Tot
         regions=len(regions),
         reorders=None if None in reorders else sum(r for r in reorders if r is not None),
     )
-
-
-def _type_text(ty: Any) -> str:
-    if is_a(ty, relax.TupleType):
-        return f"({', '.join(_type_text(f) for f in ty.fields)})"
-    if not is_a(ty, relax.TensorType):
-        return str(ty)
-    dims = shape_dims(ty)
-    return f"{dtype_of(ty) or '?'}[{'…' if dims is None else ', '.join(map(str, dims))}]"
 
 
 def _attrs_text(attrs: Any) -> str:

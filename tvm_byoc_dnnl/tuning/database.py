@@ -26,6 +26,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm_ffi import structural_hash
 
 from .._version import version_of
 from ..core.errors import InputError
@@ -37,16 +38,14 @@ from ..ir.functions import Block
 from ..ir.relax_utils import (
     USUAL_SIZES_ATTR,
     bindings_in,
-    bindings_of,
     caller_of,
-    composite_of,
     constant_numpy,
+    constants_in,
     global_var,
     is_op_call,
-    shape_dims,
     static_shape,
+    type_text,
 )
-from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import Substitute
 from ..pipeline.byoc import name_of_schedules
 from ..vendors.namespaces import HOST, changed_options, namespace
@@ -66,7 +65,7 @@ class Workload:
     def key(self) -> str:
         """Equal for equal workloads, also of other models, processes and machines."""
         options = changed_options(self.module).get(self.compiler)
-        return content_key([text_of(self.function, self.module), *([repr(options)] if options else [])])[:24]
+        return content_key([content_of(self.function, self.module), *([repr(options)] if options else [])])[:24]
 
     @cached_property
     def flops(self) -> int:
@@ -77,7 +76,7 @@ class Workload:
     def summary(self) -> str:
         ops = [call.op.name.removeprefix("relax.") for call in self._op_calls()]
         sizes = usual_sizes(self.module)
-        shapes = ", ".join(_type(p.ty, sizes) for p in self.function.params)
+        shapes = ", ".join(type_text(p.ty, lambda dim: f"~{size_of(dim, sizes)}") for p in self.function.params)
         shown = ", ".join(ops[:6]) + (f", … {len(ops)} calls" if len(ops) > 6 else "")
         return f"{shown} of {shapes}"
 
@@ -111,69 +110,17 @@ def host_workload(bindings: Sequence[Any], block: Block, module: tvm.IRModule) -
     return Workload(HOST, relax.utils.copy_with_new_vars(func), module)
 
 
-def text_of(func: relax.Function, module: tvm.IRModule) -> str:
-    """A function as text without the names of its variables; ``module`` has the functions that it calls."""
-    return "\n".join(_Writer(module).lines(func))
-
-
-class _Writer:
-    def __init__(self, module: tvm.IRModule) -> None:
-        self._module = module
-        self._sizes = usual_sizes(module)
-        self._numbers: dict[Any, str] = {}
-
-    def lines(self, func: relax.Function) -> list[str]:
-        made = [f"function {composite_of(func)}"]
-        made += [f"{self._define(p)}: {_type(p.ty, self._sizes)}" for p in func.params]
-        for var, value in bindings_of(func):
-            if isinstance(value, relax.Function):
-                inner = _Writer(self._module).lines(value)
-                made += [f"{self._define(var)} = {{", *inner, "}"]
-            else:
-                text = self._expr(value)
-                made.append(f"{self._define(var)} = {text}")
-        return [*made, self._expr(getattr(func.body, "body", func.body))]
-
-    def _define(self, var: Any) -> str:
-        return self._numbers.setdefault(var, f"%{len(self._numbers)}")
-
-    def _expr(self, expr: Any) -> str:
-        if isinstance(expr, relax.Call):
-            attrs = "" if expr.attrs is None else str(expr.attrs)
-            types = ", ".join(_type(ty, self._sizes) for ty in expr.ty_args) if expr.ty_args else ""
-            return f"{self._expr(expr.op)}({', '.join(map(self._expr, expr.args))}) {attrs} {types}"
-        if isinstance(expr, tvm.ir.GlobalVar):
-            callee = self._module[expr] if expr in self._module.functions else None
-            return f"@{callee.script()}" if isinstance(callee, tvm.tirx.PrimFunc) else f"@{expr.name_hint}"
-        if isinstance(expr, relax.Var):
-            return self._define(expr)
-        if is_constant(expr):
-            few = math.prod(static_shape(expr.ty) or ()) <= _FEW
-            return f"constant {_type(expr.ty, self._sizes)} {constant_numpy(expr).tolist() if few else ''}"
-        if isinstance(expr, relax.TupleGetItem):
-            return f"{self._expr(expr.tuple_value)}[{expr.index}]"
-        if isinstance(expr, relax.ShapeExpr):
-            return f"shape [{_dims(list(expr.values), self._sizes)}]"
-        if isinstance(expr, relax.Tuple):
-            return f"({', '.join(map(self._expr, expr.fields))})"
-        return str(getattr(expr, "name", expr))
-
-
-def _type(ty: Any, sizes: Mapping[str, int]) -> str:
-    if isinstance(ty, relax.TupleType):
-        return f"({', '.join(_type(f, sizes) for f in ty.fields)})"
-    if isinstance(ty, relax.TensorType):
-        dims = shape_dims(ty)
-        return f"{dtype_of(ty)}[{'?' if dims is None else _dims(dims, sizes)}]"
-    if isinstance(ty, relax.ShapeType):
-        return "shape" if ty.values is None else f"shape [{_dims(list(ty.values), sizes)}]"
-    return str(ty)
-
-
-def _dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> str:
-    """The sizes of dims; those of open ones have a ``~``."""
-    fixed = (int, tvm.tirx.IntImm)
-    return ", ".join(str(int(d)) if isinstance(d, fixed) else f"~{size_of(d, sizes)}" for d in dims)
+def content_of(func: relax.Function, module: tvm.IRModule) -> str:
+    """A function as a key; ``module`` has the functions that it calls, and the sizes of its open dims."""
+    sizes = usual_sizes(module)
+    plain = relax.Function(func.params, func.body, func.ret_ty, func.is_pure)
+    known = (module.functions.get(gv) for gv in relax.analysis.all_global_vars(func))
+    parts = [
+        *(structural_hash(f, skip_tensor_content=True) for f in (plain, *known) if f is not None),
+        *(size_of(symbol, sizes) for symbol in relax.analysis.defined_symbolic_vars(func)),
+        *(constant_numpy(c).tolist() for c in constants_in(func) if math.prod(static_shape(c.ty) or ()) <= _FEW),
+    ]
+    return content_key([repr(parts)])
 
 
 _BLOCK_S = 0.02  # of one block of calls: shorter ones are below the resolution of /proc/stat

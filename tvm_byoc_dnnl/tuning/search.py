@@ -41,7 +41,7 @@ from ..graph.cost import is_cheap, type_bytes
 from ..ir.functions import Block, dataflow_blocks
 from ..ir.relax_utils import is_op_call
 from ..vendors.namespaces import HOST
-from .database import host_workload, text_of
+from .database import content_of, host_workload
 from .plans import Costs, Part, Plan, Planner, orders
 
 _FEW_BLOCKS = 24  # a model with more has cuts only in front of calls that compute much
@@ -124,7 +124,7 @@ class _Chain:
         if time.perf_counter() > self._deadline:
             raise _OutOfTime
         work = host_workload(bindings, self._block, self._planner.mod)
-        identity = text_of(work.function, work.module), tuple(option[b.var.name] for b in bindings)
+        identity = content_of(work.function, work.module), tuple(option[b.var.name] for b in bindings)
         if identity not in self._known:
             self._known[identity] = self._planner.of_part(work.as_model()).plan(option).cost(self._costs, limit)
         return self._known[identity]

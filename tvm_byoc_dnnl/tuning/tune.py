@@ -38,7 +38,7 @@ from ..ir.relax_utils import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable
 from ..vendors.namespaces import HOST, changed_options, check_arguments, with_options, with_precision
-from .database import Database, Placement, Timing, Turns, race, summary, text_of
+from .database import Database, Placement, Timing, Turns, content_of, race, summary
 from .plans import Costs, Planner, callable_of, known_times, measure_candidates, prepared
 from .search import search
 
@@ -283,7 +283,7 @@ def placement_for(mod: tvm.IRModule, compilers: str | Sequence[str], database: s
 def _identity(mod: tvm.IRModule) -> str:
     functions = sorted((gv.name_hint, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function))
     options = changed_options(mod)
-    return content_key(["\n".join(text_of(f, mod) for _, f in functions), *([repr(options)] if options else [])])[:24]
+    return content_key([*(content_of(f, mod) for _, f in functions), *([repr(options)] if options else [])])[:24]
 
 
 def _without_host(compilers: str | Sequence[str]) -> list[str]:
