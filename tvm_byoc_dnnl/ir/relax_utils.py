@@ -118,6 +118,35 @@ class Origins:
         return value
 
 
+def is_atom(value: Any) -> bool:
+    """Whether a value may stand for a variable wherever that is read."""
+    return is_a(value, (relax.Var, relax.ShapeExpr)) or is_constant(value)
+
+
+def is_compound(value: Any) -> bool:
+    """Whether a value reads others, and has no scope of its own."""
+    return is_a(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
+
+
+def is_simple(value: Any) -> bool:
+    """Whether a bound value has no scope of its own (no branches, no local function)."""
+    return is_compound(value) or is_atom(value)
+
+
+def reads_of(value: Any) -> list[Any]:
+    """Variables that a value reads, once per occurrence."""
+    if is_a(value, relax.Var):
+        return [value]
+    if is_a(value, relax.Call):
+        callee = [value.op] if is_a(value.op, relax.Var) else []
+        return callee + [read for arg in items(value.args) for read in reads_of(arg)]
+    if is_a(value, relax.Tuple):
+        return [read for field in items(value.fields) for read in reads_of(field)]
+    if is_a(value, relax.TupleGetItem):
+        return reads_of(value.tuple_value)
+    return list(relax.analysis.free_vars(value)) if is_a(value, NESTED) else []
+
+
 def op_calls(func: relax.Function) -> Iterator[tuple[Any, Any]]:
     for var, value in bindings_of(func):
         if is_op_call(value):

@@ -230,28 +230,19 @@ def _softplus(scope: Scope, log: Any) -> Any:
 
 def _stable_softplus(scope: Scope, add: Any) -> Any:
     """``relu(x) + softplus(-|x|)``."""
-    for a, b in (given := items(add.args), given[::-1]):
-        relu, rest = scope.call(a, "relax.nn.relu"), scope.call(b, "relax.nn.softplus")
-        minus = None if rest is None else scope.call(rest.args[0], "relax.negative")
-        size = None if minus is None else scope.call(minus.args[0], "relax.abs")
-        if relu is None or rest is None or minus is None or size is None:
-            continue
-        interior = [v for v in (a, b, rest.args[0], minus.args[0]) if isinstance(v, relax.Var)]
-        if size.args[0].same_as(relu.args[0]) and scope.only_inside(interior, add):
-            return relax.op.nn.softplus(relu.args[0], threshold=_TO_THE_LAST_BIT)
-    return None
+    found = scope.match(add, ("add", ("nn.relu", "x"), ("nn.softplus", ("negative", ("abs", "x")))))
+    if found is None or not scope.only_inside(found.inside, add):
+        return None
+    return relax.op.nn.softplus(found["x"], threshold=_TO_THE_LAST_BIT)
 
 
 def _bounded_softplus(scope: Scope, where: Any) -> Any:
     """``where(x > threshold, x, softplus(x))``, the threshold so large that both are the same there."""
-    condition, x, rest = where.args
-    above, inner = scope.call(condition, "relax.greater"), scope.call(rest, "relax.nn.softplus")
-    if above is None or inner is None or not (above.args[0].same_as(x) and inner.args[0].same_as(x)):
+    found = scope.match(where, ("where", ("greater", "x", "threshold"), "x", ("softplus:nn.softplus", "x")))
+    threshold = None if found is None else scope.scalar(found["threshold"])
+    if found is None or threshold is None or threshold < _SOFTPLUS_IS_X or not scope.only_inside(found.inside, where):
         return None
-    threshold = scope.scalar(above.args[1])
-    if threshold is None or threshold < _SOFTPLUS_IS_X or float(inner.attrs.beta) != 1.0:
-        return None
-    return rest if scope.only_inside([condition, rest], where) else None
+    return found["softplus"] if float(scope.value(found["softplus"]).attrs.beta) == 1.0 else None
 
 
 def _logistic(scope: Scope, divide: Any) -> Any:

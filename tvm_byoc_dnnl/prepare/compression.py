@@ -26,12 +26,11 @@ import tvm
 from tvm import relax
 
 from ..core.errors import one_of, takes
-from ..ir.relax_utils import constant_numpy, make_constant
-from ..ir.tvm_compat import is_constant
+from ..ir.relax_utils import make_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
 from .constants import weights_of
-from .rewrite import Rule, Rules, Scope, rewrite_pass
+from .rewrite import Found, Rule, Rules, Scope, rewrite_pass
 
 #: the values of `activations`
 ACTIVATIONS = ("float32", "int8")
@@ -164,23 +163,21 @@ def _dequantised_rows(scope: Scope, weights: np.ndarray) -> Any:
     return scope.emit(relax.op.reshape(real, weights.shape))
 
 
-def _stored(scope: Scope, weights: Any) -> tuple[Any, Any]:
-    """The reshape and the dequantize of weights that are stored in groups; None for both of others."""
-    turned = scope.call(weights, "relax.permute_dims")
-    flat = scope.call(turned.args[0], "relax.reshape") if turned is not None else None
-    real = scope.call(flat.args[0], "relax.dequantize") if flat is not None else None
-    return (flat, real) if real is not None else (None, None)
+def _stored(scope: Scope, weights: Any) -> Found | None:
+    """The parts of weights that are stored in groups."""
+    return scope.match(weights, ("permute_dims", ("flat:reshape", ("real:dequantize", "numbers", "scales", "zeros"))))
 
 
 def _pack(scope: Scope, call: Any) -> Any:
-    flat, real = _stored(scope, call.args[1])
-    if real is None or not all(is_constant(a) for a in real.args) or scope.dtype(real.args[0]) != "int8":
+    found = _stored(scope, call.args[1])
+    stored = [] if found is None else [scope.const(found[name]) for name in ("numbers", "scales", "zeros")]
+    if found is None or any(part is None for part in stored) or scope.dtype(found["numbers"]) != "int8":
         return None
-    shape, whole = scope.shape(flat), scope.shape(real)
-    if shape is None or whole is None or len(shape) != 2 or len(whole) != 2 or int(real.attrs.axis) % 2 != 0:
+    shape, whole, axis = scope.shape(found["flat"]), scope.shape(found["real"]), scope.value(found["real"]).attrs.axis
+    if shape is None or whole is None or len(shape) != 2 or len(whole) != 2 or int(axis) % 2 != 0:
         return None
     n, k = shape
-    numbers, scales, zeros = (constant_numpy(a) for a in real.args)
+    numbers, scales, zeros = stored
     fits = numbers.size and numbers.min() >= -8 and numbers.max() <= 7
     if not fits or whole[1] % 8 or k % whole[1] or scales.size != math.prod((n, k // whole[1])):
         return None
@@ -200,8 +197,8 @@ def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
 
 
 def _round_source(scope: Scope, call: Any) -> Any:
-    real = _stored(scope, call.args[1])[1]
-    groups = scope.shape(real) if real is not None else None
+    stored = _stored(scope, call.args[1])
+    groups = scope.shape(stored["real"]) if stored is not None else None
     x, weights = call.args
     dims = scope.dims(x)
     if groups is None or len(groups) != 2 or scope.rank(weights) != 2 or dims is None or scope.dtype(x) != "float32":

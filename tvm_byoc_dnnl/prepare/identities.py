@@ -57,19 +57,19 @@ def _view_of_view(scope: Scope, call: Any) -> Any:
 
 def _permute_inside(scope: Scope, call: Any) -> Any:
     """``reshape(permute_dims(reshape(x)))``: leading axes merged, left in place and split again."""
-    permute = scope.call(call.args[0], "relax.permute_dims")
-    merge = None if permute is None else scope.call(permute.args[0], "relax.reshape")
-    shape = None if merge is None else scope.dims(merge.args[0])
-    merged, result = (None, None) if merge is None else (scope.dims(merge), scope.dims(call))
-    if permute is None or merge is None or shape is None or merged is None or result is None:
+    found = scope.match(call.args[0], ("permute_dims", ("merged:reshape", "x")))
+    if found is None:
         return None
-    axes, lead = axes_of(permute, len(merged)), len(shape) - len(merged) + 1
+    shape, merged, result = map(scope.dims, (found["x"], found["merged"], call))
+    if shape is None or merged is None or result is None:
+        return None
+    axes, lead = axes_of(scope.value(call.args[0]), len(merged)), len(shape) - len(merged) + 1
     if lead < 1 or axes[0] != 0 or not equal_dims(shape[lead:], merged[1:]):
         return None
     wide = [*range(lead), *(a - 1 + lead for a in axes[1:])]
-    if not equal_dims(result, [shape[a] for a in wide]) or not scope.only_inside([call.args[0], permute.args[0]], call):
+    if not equal_dims(result, [shape[a] for a in wide]) or not scope.only_inside(found.inside, call):
         return None
-    return relax.op.permute_dims(merge.args[0], wide)
+    return relax.op.permute_dims(found["x"], wide)
 
 
 def _permute(scope: Scope, call: Any) -> Any:
@@ -189,13 +189,11 @@ def _dropout(scope: Scope, item: Any) -> Any:
 
 def _never_nan(scope: Scope, where: Any) -> Any:
     """``where(isnan(x), y, x)`` of dequantised integers: none of them is NaN."""
-    guard, _, data = where.args
-    isnan = scope.call(guard, "relax.isnan")
-    dequantize = scope.call(data, "relax.dequantize")
-    if isnan is None or dequantize is None or not isnan.args[0].same_as(data) or not scope.same_shape(data, where):
+    found = scope.match(where, ("where", ("isnan", "real"), "other", ("real:dequantize", "stored", "scale")))
+    if found is None or not scope.same_shape(found["real"], where):
         return None
-    scale = scope.const(dequantize.args[1])
-    return data if scale is not None and np.isfinite(scale).all() else None
+    scale = scope.const(found["scale"])
+    return found["real"] if scale is not None and np.isfinite(scale).all() else None
 
 
 def _single(scope: Scope, call: Any) -> Any:

@@ -123,14 +123,8 @@ def _real(scope: Scope, whole: Any) -> Any:
 
 def _unguarded(scope: Scope, source: Any) -> Any:
     """``source``, or x of ``where(|x| < 2³¹, x, -2³¹)``: what C leaves open is the lowest integer for importers."""
-    where = scope.call(source, "relax.where")
-    if where is None:
-        return source
-    condition, inside, outside = items(where.args)
-    less = scope.call(condition, "relax.less")
-    size = None if less is None else scope.call(less.args[0], "relax.abs")
-    is_guard = size is not None and size.args[0].same_as(inside) and scope.scalar(outside) == -(2.0**31)
-    return inside if is_guard and scope.scalar(less.args[1]) == 2.0**31 else source
+    found = scope.match(source, ("where", ("less", ("abs", "x"), 2.0**31), "x", -(2.0**31)))
+    return source if found is None else found["x"]
 
 
 def _is_whole(scope: Scope, real: Any) -> bool:

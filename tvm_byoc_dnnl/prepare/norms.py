@@ -24,7 +24,7 @@ All of them are ``nn.softmax`` of x. Where a mask is known only at run time a gu
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -33,115 +33,72 @@ from ..core.tvm_fast import items
 from ..ir.relax_utils import with_attributes
 from ..whole import relu_of_numbers
 from .affine import per_channel
-from .rewrite import Rules, Scope
+from .rewrite import Found, Rules, Scope
 
 _MAX_PARAMETERS = 1 << 16  # elements of a scale of ones that may be made up
 
 
-class _Statistic(NamedTuple):
-    """``mean(of²)`` over axes, and the variables in between."""
-
-    of: Any
-    axes: list[int]
-    seen: list[Any]
-
-
-def reduced_axes(scope: Scope, call: Any) -> list[int] | None:
+def reduced_axes(scope: Scope, expr: Any) -> list[int] | None:
     """Ascending; ``None`` of a reduction that does not keep its dims."""
+    call = scope.value(expr)
     rank = scope.rank(call.args[0])
     if call.attrs.axis is None or not call.attrs.keepdims or rank < 0:
         return None
     return sorted(int(a) % rank for a in call.attrs.axis)
 
 
-def _centred(scope: Scope, expr: Any) -> tuple[Any, list[int], list[Any]] | None:
-    """``x - mean(x)``: x, the axes, the variables on the way."""
-    call = scope.call(expr, "relax.subtract")
-    mean = None if call is None else scope.call(call.args[1], "relax.mean")
-    axes = None if mean is None else reduced_axes(scope, mean)
-    if call is None or mean is None or axes is None or not mean.args[0].same_as(call.args[0]):
-        return None
-    return call.args[0], axes, [expr, call.args[1]]
+def _squared(of: Any) -> list[Any]:
+    return [("multiply", of, of), ("square", of), ("power", of, 2.0)]
 
 
-def _squared(scope: Scope, expr: Any) -> Any:
-    call = scope.call(expr, "relax.multiply", "relax.power", "relax.square")
-    if call is None:
-        return None
-    if call.op.name == "relax.multiply":
-        return call.args[0] if call.args[0].same_as(call.args[1]) else None
-    return call.args[0] if call.op.name == "relax.square" or scope.scalar(call.args[1]) == 2.0 else None
+def _over_root(statistic: Any) -> list[Any]:
+    """The numerator over the root of a statistic and eps."""
+    inside = ("add", statistic, "eps")
+    root = [("sqrt", inside), ("power", inside, 0.5)]
+    inverse = [("rsqrt", inside), ("power", inside, -0.5), ("divide", 1.0, root)]
+    return [("divide", "numerator", root), ("multiply", "numerator", inverse)]
 
 
-def _mean_square(scope: Scope, expr: Any) -> _Statistic | None:
-    mean = scope.call(expr, "relax.mean")
-    axes = None if mean is None else reduced_axes(scope, mean)
-    base = None if mean is None else _squared(scope, mean.args[0])
-    return None if axes is None or base is None else _Statistic(base, axes, [expr, mean.args[0]])
+_CENTRED = ("subtract", "x", ("mean:mean", "x"))
+_MEAN_SQUARE = ("statistic:mean", _squared("of"))
+_NORM = _over_root([("statistic:variance", "of"), _MEAN_SQUARE])
 
 
 def _variance(scope: Scope, root: Any) -> Any:
     """``mean(x²) - mean(x)²``: where the mean is large, nothing of the variance is left in the difference."""
-    square, of_mean = _mean_square(scope, root.args[0]), _squared(scope, root.args[1])
-    mean = None if of_mean is None else scope.call(of_mean, "relax.mean")
-    if square is None or mean is None or not mean.args[0].same_as(square.of) or not _floats(scope, square.of):
+    found = scope.match(root, ("subtract", _MEAN_SQUARE, _squared("mean")))
+    if found is None or scope.match(found["mean"], ("mean", "of"), found) is None or not _floats(scope, found["of"]):
         return None
-    axes = reduced_axes(scope, mean)
-    return relax.op.variance(square.of, axes, keepdims=True) if axes == square.axes else None
-
-
-def _root(scope: Scope, expr: Any, exponent: float) -> tuple[Any, list[Any]] | None:
-    """v of ``v ** exponent`` for 0.5 or -0.5, in any spelling."""
-    call = scope.call(expr, "relax.sqrt", "relax.rsqrt", "relax.power", "relax.divide")
-    if call is None:
-        return None
-    name = call.op.name
-    if name == "relax.power":
-        return (call.args[0], [expr]) if scope.scalar(call.args[1]) == exponent else None
-    if name == "relax.divide":
-        inner = _root(scope, call.args[1], 0.5) if exponent < 0 and scope.scalar(call.args[0]) == 1.0 else None
-        return None if inner is None else (inner[0], [expr, *inner[1]])
-    return (call.args[0], [expr]) if name == ("relax.sqrt" if exponent > 0 else "relax.rsqrt") else None
+    axes = reduced_axes(scope, found["statistic"])
+    is_one = axes is not None and axes == reduced_axes(scope, found["mean"])
+    return relax.op.variance(found["of"], axes, keepdims=True) if is_one else None
 
 
 def _core(scope: Scope, root: Any) -> Any:
     """``numerator / sqrt(statistic + eps)``."""
-    a, b = items(root.args)
-    sides = [(a, b, 0.5)] if root.op.name == "relax.divide" else [(a, b, -0.5), (b, a, -0.5)]
-    for numerator, denominator, exponent in sides:
-        found = _root(scope, denominator, exponent)
-        add = None if found is None else scope.call(found[0], "relax.add")
-        if found is None or add is None or not scope.same_shape(numerator, root):
-            continue
-        for variance, constant in (terms := items(add.args), terms[::-1]):
-            eps = scope.scalar(constant)
-            if eps is not None and eps >= 0:
-                return _norm(scope, root, numerator, variance, eps, [*found[1], found[0]])
-    return None
-
-
-def _norm(scope: Scope, root: Any, numerator: Any, variance: Any, eps: float, seen: list[Any]) -> Any:
-    centred = _centred(scope, numerator)
-    plain = scope.call(variance, "relax.variance")
-    if plain is not None:
-        axes = reduced_axes(scope, plain)
-        if centred is None or axes is None or not plain.args[0].same_as(centred[0]):
-            return None
-        if axes != centred[1]:
-            return scope.miss("layer_norm", f"the mean is over axes {centred[1]}, the variance over {axes}")
-        return _layer_norm(scope, root, centred[0], axes, eps, [*seen, variance, *centred[2]])
-    square = _mean_square(scope, variance)
-    if square is None:
+    found = scope.match(root, _NORM)
+    eps = None if found is None else scope.scalar(found["eps"])
+    if found is None or eps is None or eps < 0 or not scope.same_shape(found["numerator"], root):
         return None
-    seen = [*seen, *square.seen]
-    if square.of.same_as(numerator) and centred is None:
-        return _rms_norm(scope, root, numerator, square.axes, eps, seen)
-    other = _centred(scope, square.of)
-    if centred is None or other is None or not centred[0].same_as(other[0]):
+    axes, of = reduced_axes(scope, found["statistic"]), found["of"]
+    if axes is None:
         return None
-    if not centred[1] == other[1] == square.axes:
-        return scope.miss("layer_norm", f"the mean is over axes {centred[1]}, the variance over {square.axes}")
-    return _layer_norm(scope, root, centred[0], square.axes, eps, [*seen, *centred[2], *other[2]])
+    is_square = scope.call(found["statistic"], "relax.mean") is not None
+    centred = scope.match(found["numerator"], _CENTRED)
+    if centred is None:
+        is_rms = is_square and of.same_as(found["numerator"])
+        return _rms_norm(scope, root, of, axes, eps, list(found.inside)) if is_rms else None
+    x, both = centred["x"], [centred]
+    if is_square:
+        both += filter(None, [scope.match(of, _CENTRED)])
+    if not (len(both) == 2 and both[1]["x"].same_as(x) if is_square else of.same_as(x)):
+        return None
+    means = [reduced_axes(scope, each["mean"]) for each in both]
+    if None in means:
+        return None
+    if any(mean != axes for mean in means):
+        return scope.miss("layer_norm", f"the mean is over axes {means[0]}, the variance over {axes}")
+    return _layer_norm(scope, root, x, axes, eps, [*found.inside, *(v for each in both for v in each.inside)])
 
 
 def _last_dims(scope: Scope, data: Any, axes: list[int]) -> tuple[int, ...] | None:
@@ -196,18 +153,16 @@ def _rms_norm(scope: Scope, root: Any, data: Any, axes: list[int], eps: float, s
 
 def _group_norm(scope: Scope, reshape: Any) -> Any:
     """``reshape(layer_norm(reshape(x, (N, G, -1))), shape of x)`` without scale and shift."""
-    norm = scope.call(reshape.args[0], "relax.nn.layer_norm")
-    inner = None if norm is None else scope.call(norm.args[0], "relax.reshape")
-    if norm is None or inner is None or not _plain(scope, norm):
+    found = scope.match(reshape, ("reshape", ("norm:nn.layer_norm", ("grouped:reshape", "x"))))
+    if found is None or not _plain(scope, norm := scope.value(found["norm"])):
         return None
-    data = inner.args[0]
-    shape, grouped = scope.shape(data), scope.shape(inner)
+    data, shape, grouped = found["x"], scope.shape(found["x"]), scope.shape(found["grouped"])
     if shape is None or grouped is None or scope.shape(reshape) != shape or len(shape) < 3 or len(grouped) != 3:
         return None
     groups = grouped[1]
     if grouped[0] != shape[0] or shape[1] % groups or [int(a) for a in norm.attrs.axes] not in ([-1], [2]):
         return None
-    if not scope.only_inside([reshape.args[0], norm.args[0]], reshape):
+    if not scope.only_inside(found.inside, reshape):
         return None
     ones, zeros = (scope.constant(np.full(shape[1], v, "float32"), scope.dtype(data)) for v in (1, 0))
     axes = list(range(2, len(shape)))
@@ -334,33 +289,29 @@ def _only_axis(scope: Scope, call: Any) -> int | None:
 
 
 def _spelled_out(scope: Scope, divide: Any) -> Any:
-    numerator, denominator = divide.args
-    exp, total = scope.call(numerator, "relax.exp"), scope.call(denominator, "relax.sum")
-    if exp is None or total is None or not total.args[0].same_as(numerator):
+    found = scope.match(divide, ("divide", ("powers:exp", "x"), ("total:sum", "powers")))
+    axis = None if found is None else _only_axis(scope, found["total"])
+    if found is None or axis is None or not scope.same_shape(found["powers"], divide):
         return None
-    axis = _only_axis(scope, total)
-    if axis is None or not scope.same_shape(exp, divide):
-        return None
-    x, interior = exp.args[0], [numerator, denominator]
-    shifted = scope.call(x, "relax.subtract")
-    largest = None if shifted is None else scope.call(shifted.args[1], "relax.max")
-    if shifted is not None and largest is not None and largest.args[0].same_as(shifted.args[0]):
-        if _only_axis(scope, largest) != axis:
-            axes = None if largest.attrs.axis is None else [int(a) for a in largest.attrs.axis]
-            return scope.miss("softmax", f"the sum is over axis {axis}, the maximum over {axes}")
-        interior += [x, shifted.args[1]]
-        x = shifted.args[0]
+    x, interior = found["x"], found.inside
+    shifted = scope.match(x, ("subtract", "x", ("largest:max", "x")))
+    if shifted is not None:
+        if _only_axis(scope, shifted["largest"]) != axis:
+            axes = scope.value(shifted["largest"]).attrs.axis
+            over = None if axes is None else [int(a) for a in axes]
+            return scope.miss("softmax", f"the sum is over axis {axis}, the maximum over {over}")
+        x, interior = shifted["x"], (*interior, *shifted.inside)
     if not scope.only_inside(interior, divide):
         return scope.miss("softmax", "a part of it is read elsewhere, too")
     return relax.op.nn.softmax(x, axis=axis)
 
 
 def _reshaped(scope: Scope, reshape: Any) -> Any:
-    softmax = scope.call(reshape.args[0], "relax.nn.softmax", "relax.nn.log_softmax")
-    inner = None if softmax is None else scope.call(softmax.args[0], "relax.reshape")
-    if softmax is None or inner is None or not scope.only_inside([reshape.args[0], softmax.args[0]], reshape):
+    inner = ("flat:reshape", "x")
+    found = scope.match(reshape, ("reshape", [("y:nn.softmax", inner), ("y:nn.log_softmax", inner)]))
+    if found is None or not scope.only_inside(found.inside, reshape):
         return None
-    shape, flat = scope.shape(inner.args[0]), scope.shape(inner)
+    softmax, shape, flat = scope.value(found["y"]), scope.shape(found["x"]), scope.shape(found["flat"])
     if shape is None or flat is None or scope.shape(reshape) != shape or not flat:
         return None
     axis = int(softmax.attrs.axis) % len(flat)
@@ -368,7 +319,7 @@ def _reshaped(scope: Scope, reshape: Any) -> Any:
     if wide is None:
         return None
     make = relax.op.nn.softmax if softmax.op.name == "relax.nn.softmax" else relax.op.nn.log_softmax
-    return make(inner.args[0], axis=wide)
+    return make(found["x"], axis=wide)
 
 
 def _axis_of_size(shape: tuple[int, ...], before: int, size: int) -> int | None:
@@ -378,29 +329,22 @@ def _axis_of_size(shape: tuple[int, ...], before: int, size: int) -> int | None:
     return None
 
 
-def _operand(scope: Scope, expr: Any, *ops: str) -> Any:
-    """First operand at the end of a chain of calls of ``ops``, outermost first; ``None`` when it is another."""
-    for op in ops:
-        call = None if expr is None else scope.call(expr, op)
-        expr = None if call is None else call.args[0]
-    return expr
-
-
-_ANY = ("relax.logical_not", "relax.astype")  # PyTorch's any(): the largest of the flags as int8
+#: which rows of scores are -inf altogether; PyTorch's any() is the largest of the flags as int8
+_HIDDEN = ("logical_not", ("astype", ("largest:max", ("astype", ("logical_not", ("equal", "scores", -math.inf))))))
 
 
 def _guarded(scope: Scope, where: Any) -> Any:
     """Drop the guard against rows that a mask hides completely; where there may be such rows, use `relu_of_numbers`."""
     guard, zero, result = where.args
-    softmax = scope.call(result, "relax.nn.softmax")
-    if softmax is None or not _is_zero(scope, zero) or not scope.same_shape(result, where):
+    found = scope.match(result, ("nn.softmax", "scores"))
+    if found is None or not _is_zero(scope, zero) or not scope.same_shape(result, where):
         return None
-    axis = int(softmax.attrs.axis) % scope.rank(softmax)
-    isnan = scope.call(guard, "relax.isnan")
-    is_guard = _hides_all(scope, guard, softmax.args[0], axis) if isnan is None else isnan.args[0].same_as(result)
-    if not is_guard:
+    axis = int(scope.value(result).attrs.axis) % scope.rank(result)
+    hidden = scope.match(guard, _HIDDEN, found)
+    is_guard = hidden is not None and _only_axis(scope, hidden["largest"]) == axis
+    if not is_guard and scope.match(guard, ("isnan", "result"), Found(result=result)) is None:
         return None
-    return result if _some_finite(scope, softmax.args[0], axis) else relu_of_numbers(result)
+    return result if _some_finite(scope, found["scores"], axis) else relu_of_numbers(result)
 
 
 def _is_zero(scope: Scope, expr: Any) -> bool:
@@ -408,16 +352,6 @@ def _is_zero(scope: Scope, expr: Any) -> bool:
     if fill is None:
         return scope.scalar(expr) == 0.0
     return "zeros" in fill.op.name or scope.scalar(fill.args[1]) == 0.0
-
-
-def _hides_all(scope: Scope, guard: Any, scores: Any, axis: int) -> bool:
-    """Whether ``guard`` says which rows of ``scores`` along ``axis`` are -inf altogether."""
-    largest = scope.call(_operand(scope, guard, *_ANY), "relax.max")
-    hidden = _operand(scope, guard, *_ANY, "relax.max", "relax.astype", "relax.logical_not")
-    equal = scope.call(hidden, "relax.equal")
-    if largest is None or equal is None or scope.scalar(equal.args[1]) != -math.inf:
-        return False
-    return bool(equal.args[0].same_as(scores)) and _only_axis(scope, largest) == axis
 
 
 def _some_finite(scope: Scope, expr: Any, axis: int) -> bool:

@@ -21,11 +21,14 @@ from tvm import relax, tirx
 from ..core.compilation import FORM, Fact, OverwritableWeights, with_facts
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..ir.relax_utils import (
-    NESTED,
     constant_numpy,
     equal_dims,
+    is_atom,
+    is_compound,
     is_host_function,
+    is_simple,
     make_constant,
+    reads_of,
     shape_dims,
     static_shape,
     with_functions,
@@ -44,6 +47,7 @@ Rule = Callable[["Scope", Any], Any]
 Rules = Mapping[str, Sequence[Rule]]
 
 _UNIFORM = 1 << 16  # elements: larger constants are not searched for a single value; float32 ones are not folded
+_COMMUTATIVE = ("add", "multiply")
 _MAX_REWRITES = 64  # of one value: far more than the rules need; an endless loop of two rules stops here
 
 
@@ -54,33 +58,15 @@ def kind_of(value: Any) -> str:
     return type(value).__name__
 
 
-def is_atom(value: Any) -> bool:
-    """Whether a value may stand for a variable wherever that is read."""
-    return is_a(value, (relax.Var, relax.ShapeExpr)) or is_constant(value)
+class Found(dict[str, Any]):
+    """The parts of a form by name; ``inside`` has the variables between them, which are no parts of the form itself."""
 
+    inside: tuple[Any, ...] = ()
 
-def is_compound(value: Any) -> bool:
-    """Whether a value reads others, and has no scope of its own."""
-    return is_a(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
-
-
-def is_simple(value: Any) -> bool:
-    """Whether a bound value has no scope of its own (no branches, no local function)."""
-    return is_compound(value) or is_atom(value)
-
-
-def reads_of(value: Any) -> list[Any]:
-    """Variables that a value reads, once per occurrence."""
-    if is_a(value, relax.Var):
-        return [value]
-    if is_a(value, relax.Call):
-        callee = [value.op] if is_a(value.op, relax.Var) else []
-        return callee + [read for arg in items(value.args) for read in reads_of(arg)]
-    if is_a(value, relax.Tuple):
-        return [read for field in items(value.fields) for read in reads_of(field)]
-    if is_a(value, relax.TupleGetItem):
-        return reads_of(value.tuple_value)
-    return list(relax.analysis.free_vars(value)) if is_a(value, NESTED) else []
+    def also(self, *inside: Any, **parts: Any) -> Found:
+        made = Found({**self, **parts})
+        made.inside = (*self.inside, *inside)
+        return made
 
 
 class Scope:
@@ -192,6 +178,37 @@ class Scope:
         for value in [root, *(self._value[v] for v in interior)]:
             inner.update(v for v in reads_of(value) if v in interior)
         return all(self.uses(v) == inner[v] for v in interior)
+
+    def match(self, expr: Any, form: Any, found: Found | None = None) -> Found | None:
+        """The parts of ``expr``, if it has this form.
+
+        A form is a name, which stands for one value wherever it is written; a number, for a constant that holds it;
+        ``(operator, operands ...)`` without ``relax.`` for a call, and ``("name:operator", ...)`` for one whose result
+        has a name; or a list of forms, of which the first counts that ``expr`` has. Terms and factors may change
+        places.
+        """
+        found = Found() if found is None else found
+        if isinstance(form, str):
+            known = found.get(form)
+            return found.also(**{form: expr}) if known is None else found if known.same_as(expr) else None
+        if isinstance(form, float):
+            return found if self.scalar(expr) == form else None
+        if isinstance(form, list):
+            return next((m for each in form if (m := self.match(expr, each, found)) is not None), None)
+        name, _, op = form[0].rpartition(":")
+        call = self.call(expr, f"relax.{op}")
+        given = found if call is None or not name else self.match(expr, name, found)
+        if call is None or given is None:
+            return None
+        given = given.also(expr) if is_a(expr, relax.Var) else given
+        args = items(call.args)
+        for operands in (args, args[::-1]) if op in _COMMUTATIVE else (args,):
+            made: Found | None = given
+            for operand, part in zip(operands, form[1:]):
+                made = None if made is None else self.match(operand, part, made)
+            if made is not None:
+                return made
+        return None
 
     # ---- answers ------------------------------------------------------------------------------------
 
