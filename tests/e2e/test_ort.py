@@ -73,6 +73,7 @@ CALLS = {
     "a wrong size": (None, {**feed(), "x": np.ones((2, 4), "float32")}),
     "a wrong size of another": (None, {**feed(), "k": np.arange(4)}),
     "strings": (None, {**feed(), "k": np.array(["a", "b", "c"])}),
+    "nothing": (None, {**feed(), "x": None}),
 }
 #: of which ONNX Runtime says less, or reads other numbers
 UNREADABLE = {"rows of other lengths": [[1.0], [1.0, 2.0]], "bytes in another order": np.ones((2, 3), ">f4")}
@@ -146,6 +147,12 @@ def test_options_have_the_same_defaults(name):
             assert getattr(want, field) == value or int(getattr(want, field)) == value, field
 
 
+def _ending(package):
+    options = package.RunOptions()
+    options.terminate = True
+    return options
+
+
 OPTIONS = {
     "a text as a number": lambda o: setattr(o.SessionOptions(), "intra_op_num_threads", "2"),
     "a real number": lambda o: setattr(o.SessionOptions(), "inter_op_num_threads", 2.5),
@@ -157,6 +164,11 @@ OPTIONS = {
     "an entry that is no text": lambda o: o.SessionOptions().add_session_config_entry("a", 1),
     "a size that is no number": lambda o: o.SessionOptions().add_free_dimension_override_by_name("N", "3"),
     "an entry that was not set": lambda o: o.SessionOptions().get_session_config_entry("a"),
+    "an entry of a call that was not set": lambda o: o.RunOptions().get_run_config_entry("a"),
+    "an entry without a name": lambda o: o.RunOptions().add_run_config_entry("", "a"),
+    "a type that is none": lambda o: o.OrtValue.ortvalue_from_shape_and_type([2], "nosuch"),
+    "a call that is to end": lambda o: o.InferenceSession(model(TWO_OUTPUTS)).run(None, feed(), _ending(o)),
+    "a number as options": lambda o: o.InferenceSession(model(TWO_OUTPUTS)).run(None, feed(), 3),
     "the name of a level": lambda o: str(o.GraphOptimizationLevel.ORT_DISABLE_ALL),
     "a tensor for another library": lambda o: np.from_dlpack(o.OrtValue.ortvalue_from_numpy(np.ones(3))).tolist(),
     "where the classes of errors are": lambda o: sorted(
@@ -305,6 +317,18 @@ def test_what_is_refused_goes_to_onnxruntime():
         session.run(["w"], {"x": np.array(["b"], object)})
     with pytest.raises(ByocError):
         ours.InferenceSession(model(STRINGS), fallback=False)
+
+
+@pytest.mark.filterwarnings("ignore:ONNX Runtime runs this model")
+def test_weights_from_outside(tmp_path):
+    file = tmp_path / "m.onnx"
+    stored = onnx.parser.parse_model(REPLACED)
+    del stored.graph.input[1]
+    onnx.save(stored, file, save_as_external_data=True, location="m.data", size_threshold=0)
+    options = ours.SessionOptions()
+    options.add_initializer("b", ours.OrtValue.ortvalue_from_numpy(np.ones(3, "float32")))
+    got = ours.InferenceSession(file, options).run(None, {"x": np.ones(3, "float32")})[0]
+    np.testing.assert_array_equal(got, [2, 2, 2])
 
 
 def test_an_initialiser_that_a_call_replaces():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .options import RunOptions, SessionOptions, raised_as
+from .values import OrtValue
 
 _NAME = "onnxruntime"
 
@@ -65,9 +66,16 @@ class ForeignSession:
             theirs.add_session_config_entry(name, entry)
         for name, size in options._sizes.items():
             theirs.add_free_dimension_override_by_name(name, size)
-        for method, arguments in options._for_onnxruntime:
+        #: ONNX Runtime reads initialisers where they lie
+        self._kept = [(method, self._their_values(given)) for method, given in options._for_onnxruntime]
+        for method, arguments in self._kept:
             getattr(theirs, method)(*arguments)
         return theirs
+
+    def _their_values(self, given: Any) -> Any:
+        if isinstance(given, (list, tuple)):
+            return [self._their_values(value) for value in given]
+        return self._package.OrtValue.ortvalue_from_numpy(given.numpy()) if isinstance(given, OrtValue) else given
 
     def run(self, output_names: list[str], feed: dict[str, Any], options: RunOptions | None) -> list[Any]:
         """Run it."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from ..core.errors import ByocError, did_you_mean, short
 
+_LONGEST = 1024  # of a configuration's keys
+
 
 class _Named(enum.IntEnum):
     __str__ = enum.Enum.__str__
@@ -47,6 +49,7 @@ class _Options:
     """Options of a closed set, each of the type of its default."""
 
     _is_complete = False
+    _entries: dict[str, str]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._is_complete:
@@ -55,6 +58,24 @@ class _Options:
                 raise AttributeError(f"{type(self).__name__} has no option {name!r}{did_you_mean(name, known)}")
             value = typed(name, value, type(vars(self)[name]))
         super().__setattr__(name, value)
+
+    def _set_entry(self, name: str, value: str) -> None:
+        """Set an entry of the configuration."""
+        if not 0 < len(typed("name", name, str)) <= _LONGEST:
+            raise RuntimeError(f"the key {short(name)} is empty, or longer than {_LONGEST}")
+        self._entries[name] = typed("value", value, str)
+
+    def _entry(self, name: str) -> str:
+        """An entry of the configuration.
+
+        Raises
+        ------
+        RuntimeError
+            If it was not set.
+        """
+        if typed("name", name, str) not in self._entries:
+            raise RuntimeError(f"{type(self).__name__} does not have configuration with key: {name}")
+        return self._entries[name]
 
 
 def typed(name: str, value: Any, kind: type) -> Any:
@@ -90,27 +111,13 @@ class SessionOptions(_Options):
         self.profile_file_prefix: str = "onnxruntime_profile_"
         self.use_deterministic_compute: bool = False
         self.use_per_session_threads: bool = True
-        self._entries: dict[str, str] = {}
+        self._entries = {}
         self._sizes: dict[str, int] = {}
         #: calls that this package has no part in, for a session that goes to ONNX Runtime
         self._for_onnxruntime: list[tuple[str, tuple[Any, ...]]] = []
         self._is_complete = True
 
-    def add_session_config_entry(self, name: str, value: str) -> None:
-        """Set an entry of the configuration."""
-        self._entries[typed("name", name, str)] = typed("value", value, str)
-
-    def get_session_config_entry(self, name: str) -> str:
-        """An entry of the configuration.
-
-        Raises
-        ------
-        RuntimeError
-            If it was not set.
-        """
-        if name not in self._entries:
-            raise RuntimeError(f"SessionOptions does not have configuration with key: {name}")
-        return self._entries[name]
+    add_session_config_entry, get_session_config_entry = _Options._set_entry, _Options._entry
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
         """Fix an open size by its name."""
@@ -141,7 +148,7 @@ class SessionOptions(_Options):
 
 
 class RunOptions(_Options):
-    """Options of a call; none of them has an effect here."""
+    """Options of a call; ``terminate`` has an effect here."""
 
     def __init__(self) -> None:
         self.log_severity_level: int = -1
@@ -149,16 +156,10 @@ class RunOptions(_Options):
         self.logid: str = ""
         self.only_execute_path_to_fetches: bool = False
         self.terminate: bool = False
-        self._entries: dict[str, str] = {}
+        self._entries = {}
         self._is_complete = True
 
-    def add_run_config_entry(self, name: str, value: str) -> None:
-        """Set an entry of the configuration."""
-        self._entries[typed("name", name, str)] = typed("value", value, str)
-
-    def get_run_config_entry(self, name: str) -> str:
-        """An entry of the configuration, or an empty text."""
-        return self._entries.get(name, "")
+    add_run_config_entry, get_run_config_entry = _Options._set_entry, _Options._entry
 
 
 class Fail(ByocError, RuntimeError):

@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from ..api.compile import compile
-from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError
+from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError, short
 from ..core.machine import progress
 from ..frontends.onnx.importer import load_onnx
 from ..frontends.onnx.inputs import deciding_inputs
@@ -86,7 +86,7 @@ class ModelMetadata:
         self.domain: str = model.domain
         self.description: str = model.doc_string
         self.graph_description: str = model.graph.doc_string
-        self.version: int = model.model_version
+        self.version: int = model.model_version if model.HasField("model_version") else 2**63 - 1
         self.custom_metadata_map: dict[str, str] = {p.key: p.value for p in model.metadata_props}
 
 
@@ -289,6 +289,8 @@ class InferenceSession:
         if not self._inputs.keys() <= input_feed.keys():
             missing = [name for name in self._inputs if name not in input_feed]
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")
+        if run_options is not None and typed("run_options", run_options, RunOptions).terminate:
+            raise Fail("Exiting due to terminate flag being set to true.")
         wanted = list(output_names or ())
         for name in wanted:
             if name not in self._outputs:
@@ -308,13 +310,16 @@ class InferenceSession:
             value = value.numpy()
         if self._foreign is not None:
             return value
+        if value is None or isinstance(value, (str, bytes, Mapping)):
+            raise Fail(f"The input {name} is {short(value)}; expected an array, an OrtValue or a list")
         wanted = argument._dtype
         if type(value) is np.ndarray and value.dtype == wanted:
             return value
         try:
             array = np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else wanted)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"The input {name} is no array of {wanted}: {error}") from error
+        except (OverflowError, TypeError, ValueError) as error:
+            kind = InvalidArgument if isinstance(error, ValueError) else Fail
+            raise kind(f"The input {name} is no array of {wanted}: {error}") from error
         if array.dtype != wanted:
             got = _type_of(array)
             raise InvalidArgument(f"Unexpected input data type. Actual: ({got}) , expected: ({argument.type})")
@@ -430,7 +435,7 @@ def _read(model: str | bytes) -> onnx.ModelProto:
 def _bytes_of(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:  # a name with a null byte
         raise NoSuchFile(f"Load model from {path} failed: File doesn't exist") from error
     except OSError as error:
         raise Fail(f"Load model from {path} failed: {error.strerror}") from error

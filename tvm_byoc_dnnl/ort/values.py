@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import TensorProto, TypeProto, helper
 
-from .options import typed
+from ..core.errors import ByocError, short
+from .options import Fail, typed
 
 _NAMES = {
     TensorProto.FLOAT: "float",
@@ -40,7 +41,13 @@ def type_name(declared: TypeProto) -> str:
 
 def numpy_dtype(element_type: Any) -> np.dtype:
     """A dtype, given as NumPy's or as a number of ONNX."""
-    return helper.tensor_dtype_to_np_dtype(element_type) if isinstance(element_type, int) else np.dtype(element_type)
+    try:
+        is_number = isinstance(element_type, int)
+        dtype = helper.tensor_dtype_to_np_dtype(element_type) if is_number else np.dtype(element_type)
+        helper.np_dtype_to_tensor_dtype(dtype)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RuntimeError(f"Not a valid numpy type: {short(element_type)}") from error
+    return dtype
 
 
 def _on_cpu(device: str) -> None:
@@ -64,7 +71,7 @@ class OrtValue:
     def ortvalue_from_numpy(cls, numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         """The tensor of an array."""
         _on_cpu(device_type)
-        if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OSU":
+        if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OSUMmc":
             raise RuntimeError("Creation of OrtValues is currently only supported from non-string numpy arrays")
         return cls(numpy_obj if numpy_obj.flags.c_contiguous else numpy_obj.copy())
 
@@ -223,7 +230,10 @@ class IOBinding:
     def _run(self, session: _Session, options: Any) -> None:
         if not self._outputs:
             raise RuntimeError("Error in execution: At least one output should be requested.")
-        values = session.run(list(self._outputs), self._inputs, options)
+        try:
+            values = session.run(list(self._outputs), self._inputs, options)
+        except (ByocError, ValueError) as error:
+            raise Fail(f"Error in execution: {error}") from error
         self._results = []
         for value, into in zip(values, self._outputs.values(), strict=True):
             if into is None:
