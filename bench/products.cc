@@ -74,23 +74,23 @@ void Measure(const Shape& s, int64_t isa, dnnl::stream* stream) {
   memory matmul_weights = Packed(by_rows, matmul_pd.weights_desc(), stream);
   memory inner_weights = Packed(by_columns, inner_pd.weights_desc(), stream);
 
-  byoc_product_params p{};
+  byoc_convolution p{};
   p.isa = isa;
-  p.rows = m;
-  p.columns = n;
-  p.depth = p.src_row = k;
-  p.dst_row = n;
-  p.line_rows = m;
+  p.images = p.groups = p.height = p.out_height = 1;
+  p.kernel_height = p.kernel_width = p.stride_y = p.stride_x = p.dilation_y = p.dilation_x = 1;
+  p.width = p.out_width = m;
+  p.outputs = p.dst.pixel = p.dst.lanes = p.weights.channel = n;
+  p.channels = p.src.pixel = p.src.lanes = k;
+  p.weights.output = 1;
   p.threads = omp_get_max_threads();
   int64_t params[sizeof(p) / sizeof(int64_t)];
   std::memcpy(params, &p, sizeof(p));
-  const Memory packed(byoc_allocate(byoc_product_packed_bytes(isa, n, k)), byoc_free);
+  const Memory packed(byoc_allocate(byoc_product_packed_bytes(&p)), byoc_free);
   const Memory scratch(byoc_allocate(byoc_product_scratch_bytes(&p)), byoc_free);
-  const int64_t pack[] = {isa, n, k, n, 1};
   void* const to_pack[] = {weights.data(), packed.get()};
   void* const data[] = {source.data(), packed.get(), result.data()};
   char error[BYOC_ERROR_BYTES];
-  byoc_product_pack(pack, to_pack, nullptr, omp_get_max_threads(), error);
+  byoc_product_pack(params, to_pack, nullptr, omp_get_max_threads(), error);
 
   const std::array<std::function<void()>, 3> ways = {
       [&] {

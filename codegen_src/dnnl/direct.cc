@@ -92,8 +92,7 @@ std::vector<Candidate> OfferDirect(const Candidate& given, const Lowering& value
   const size_t rank = op.Find(DNNL_ARG_DST)->md.get_dims().size();
   const std::optional<Shuffled> shuffled = Unshuffle(&op, values);
   if (rank != kRank || !IsFast(shape, rank, values.machine(), shuffled.has_value())) return {};
-  std::optional<KernelFrame> frame =
-      FrameOf(primitive, values, Weights::kInOrder, Reads::kPresentPlanes);
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, Reads::kPresentPlanes);
   if (!frame) return {};
 
   byoc_direct_params p{frame->of, shuffled ? shuffled->group_size : 1};
@@ -101,8 +100,8 @@ std::vector<Candidate> OfferDirect(const Candidate& given, const Lowering& value
   if (!SuitsVectors(p.of)) return {};
   if (is_picture && p.of.dst.lanes != p.of.outputs) return {};  // oneDNN is as fast
   MakeLongRows(&p.of, static_cast<int64_t>(values.machine().Limit("long_row")), &frame->post_ops);
-  KernelCall call = CallOf(kDirect, p, *frame, byoc_direct_scratch_bytes(&p),
-                           PackingOf(kDirectPack, p, byoc_direct_packed_bytes(&p)));
+  KernelCall call = CallOf(kDirect, kDirectPack, p, *frame, byoc_direct_scratch_bytes(&p),
+                           byoc_direct_packed_bytes(&p));
   const auto pixels = static_cast<double>(p.of.images * p.of.out_height * p.of.out_width);
   const auto outputs = static_cast<double>(p.of.groups * byoc_direct_filled(&p.of));
   Work work;
@@ -168,8 +167,8 @@ std::vector<Candidate> OfferGroups(const Candidate& primitive, const Lowering& v
       !IsPlain(p.src, p.groups * p.channels, together * p.channels, lanes) ||
       !IsPlain(p.dst, p.groups * p.outputs, together * p.outputs, lanes))
     return {};
-  KernelCall call = CallOf(kGroups, p, *frame, /*scratch_bytes=*/0,
-                           PackingOf(kGroupsPack, p, byoc_groups_packed_bytes(&p)));
+  KernelCall call =
+      CallOf(kGroups, kGroupsPack, p, *frame, /*scratch_bytes=*/0, byoc_groups_packed_bytes(&p));
   const char* name = byoc_groups_is_depthwise(&p) ? "depthwise" : "groups";
   return {Candidate{op, {}, KernelImpl(name, p.isa), std::move(call), WorkOf(p)}};
 }

@@ -55,7 +55,6 @@ std::optional<MatrixStrides> Stack(const MemoryDesc& md) {
 struct Geometry {
   MemoryDesc src, weights, dst;
   byoc_integer_params p{};
-  byoc_integer_pack_params pack{};
 };
 
 /// Where the pixels of an image lie whose channels are innermost.
@@ -95,24 +94,19 @@ std::optional<Geometry> DescribeMatmul(const OpDesc& op, const Lowering& values)
   g.p.src_group = from[0];
   g.p.dst_group = rows * columns;
   g.p.across = matrices;
-  g.pack.group_stride = factor[0];
-  g.pack.channel_stride = factor[1];
-  g.pack.column_stride = factor[2];
+  of->weights = {factor[0], factor[2], factor[1], 0};
   return g;
 }
 
 /// Of images whose channels are innermost.
 Geometry DescribeImages(const OpDesc& op, const Lowering& values) {
-  const OpArg &src = *op.Find(DNNL_ARG_SRC), &weights = *op.Find(DNNL_ARG_WEIGHTS);
-  const OpArg& dst = *op.Find(DNNL_ARG_DST);
+  const OpArg &src = *op.Find(DNNL_ARG_SRC), &dst = *op.Find(DNNL_ARG_DST);
   const Dims &in = values.shape(src.value), &out = values.shape(dst.value);
   Geometry g;
   g.src = ChannelsLast(in, values.dtype(src.value));
   g.dst = ChannelsLast(out, values.dtype(dst.value));
-  g.weights = values.Layout(weights.value);
-  if (!IsStrided(g.weights))
-    g.weights = Dense(values.shape(weights.value), values.dtype(weights.value));
   g.p.of = ConvolutionOf(op, in, out, values.machine());
+  g.weights = WeightsOf(op, values, &g.p.of.weights);
   g.p.of.src = ChannelsLastStrides(in);
   g.p.of.dst = ChannelsLastStrides(out);
   return g;
@@ -122,26 +116,18 @@ std::optional<Geometry> DescribeConvolution(const OpDesc& op, const Lowering& va
   const size_t rank = values.shape(op.Find(DNNL_ARG_SRC)->value).size();
   if (rank != 3 && rank != 4) return std::nullopt;
   Geometry g = DescribeImages(op, values);
-  const Dims strides = g.weights.get_strides();
-  const size_t first = strides.size() - rank;  // 1 behind an axis of groups
   g.p.src_group = g.p.of.channels;
   g.p.dst_group = g.p.next_column = g.p.of.outputs;
   g.p.across = g.p.of.groups;
-  g.pack.group_stride = first == 1 ? strides[0] : 0;
-  g.pack.column_stride = strides[first];
-  g.pack.channel_stride = strides[first + 1];
-  g.pack.row_stride = rank == 3 ? 0 : strides[first + 2];
-  g.pack.pixel_stride = strides.back();
   return g;
 }
 
 /// A transposed convolution whose windows lie next to each other: each pixel of a window is a
 /// product of all pixels with its own weights.
 std::optional<Geometry> DescribeDeconvolution(const OpDesc& op, const Lowering& values) {
-  const OpArg& weights = *op.Find(DNNL_ARG_WEIGHTS);
   const Dims& in = values.shape(op.Find(DNNL_ARG_SRC)->value);
   const Dims& out = values.shape(op.Find(DNNL_ARG_DST)->value);
-  const Dims& of_weights = values.shape(weights.value);
+  const Dims& of_weights = values.shape(op.Find(DNNL_ARG_WEIGHTS)->value);
   if (in.size() != 4 || of_weights.size() != 4 || !AllAre(0, op.dilates) ||
       !AllAre(0, op.pad_begin) || !AllAre(0, op.pad_end) || (in[1] == 1 && out[1] == 1)) {
     return std::nullopt;
@@ -151,9 +137,6 @@ std::optional<Geometry> DescribeDeconvolution(const OpDesc& op, const Lowering& 
     return std::nullopt;
   }
   Geometry g = DescribeImages(op, values);
-  if (g.weights.get_strides()[2] != across * g.weights.get_strides()[3])
-    g.weights = Dense(of_weights, values.dtype(weights.value));
-  const Dims strides = g.weights.get_strides();
   byoc_convolution* of = &g.p.of;  // of one pixel each
   of->groups = down * across;
   of->out_height = in[2];
@@ -163,9 +146,7 @@ std::optional<Geometry> DescribeDeconvolution(const OpDesc& op, const Lowering& 
   g.p.dst_group = out[1];
   g.p.dst_down = out[3] * out[1];
   g.p.across = across;
-  g.pack.group_stride = strides[3];
-  g.pack.column_stride = strides[0];
-  g.pack.channel_stride = strides[1];
+  std::swap(of->weights.group, of->weights.tap);
   return g;
 }
 
@@ -291,14 +272,14 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   p.is_winograd = is_winograd;
   p.has_vnni = values.isa().HasExactIntegerProducts();
   p.src_dtype = *KernelDType(values.dtype(frame.args[0].value));
+  p.weights_dtype = *KernelDType(values.dtype(frame.args[1].value));
   p.dst_dtype = *KernelDType(values.dtype(dst.value));
   p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)
                         : byoc_integer_block(&p, values.machine().PartOfCache("integer_block"));
   p.of.post_ops = static_cast<int64_t>(frame.post_ops.size());
-  g->pack.product = p;
-  g->pack.is_signed = values.dtype(frame.args[1].value) == DType::kInt8;
-  KernelCall call = CallOf(kInteger, p, frame, p.of.threads * byoc_integer_thread_bytes(&p),
-                           PackingOf(kIntegerPack, g->pack, byoc_integer_packed_bytes(&p)));
+  KernelCall call =
+      CallOf(kInteger, kIntegerPack, p, frame, p.of.threads * byoc_integer_thread_bytes(&p),
+             byoc_integer_packed_bytes(&p));
   return Candidate{op,
                    {},
                    KernelImpl(is_winograd ? "integer_winograd" : "integer", p.of.isa),

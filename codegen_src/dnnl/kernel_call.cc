@@ -146,8 +146,28 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
   return result;
 }
 
+MemoryDesc WeightsOf(const OpDesc& op, const Lowering& values, byoc_weight_strides* strides) {
+  const int value = op.Find(DNNL_ARG_WEIGHTS)->value;
+  const Dims& dims = values.shape(value);
+  const bool is_matmul = op.kind == dnnl::primitive::kind::matmul;
+  const size_t rank = values.shape(op.Find(DNNL_ARG_DST)->value).size();
+  const size_t first = is_matmul ? dims.size() - 2 : dims.size() - rank;  // behind that of groups
+  MemoryDesc md = values.Layout(value);
+  bool is_even = IsStrided(md);
+  for (size_t axis = first + 3; is_even && axis < dims.size(); ++axis) {
+    const Dims s = md.get_strides();
+    is_even = dims[axis - 1] == 1 || s[axis - 1] == dims[axis] * s[axis];
+  }
+  if (!is_even) md = Dense(dims, values.dtype(value));
+  const Dims s = md.get_strides();
+  *strides = is_matmul
+                 ? byoc_weight_strides{0, s[first + 1], s[first], 0}
+                 : byoc_weight_strides{first == 1 ? s[0] : 0, s[first], s[first + 1], s.back()};
+  return md;
+}
+
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   Weights weights, Reads reads) {
+                                   Reads reads) {
   const OpDesc& op = primitive.op;
   const std::optional<byoc_isa> isa = values.isa().Vectors();
   const bool suits = primitive.pd && isa && op.scalings.empty() &&
@@ -184,17 +204,13 @@ std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& v
   frame.of.dst = *dst_strides;
   frame.of.has_bias = op.Find(DNNL_ARG_BIAS) != nullptr;
   frame.of.post_ops = static_cast<int64_t>(op.post_ops.size());
-  const OpArg& factor = *op.Find(DNNL_ARG_WEIGHTS);
-  frame.weights = values.Layout(factor.value);
-  if (weights == Weights::kInOrder || !IsStrided(frame.weights))
-    frame.weights = Dense(factor.md.get_dims(), DType::kFloat32);
-
+  const MemoryDesc weights = WeightsOf(op, values, &frame.of.weights);
   for (const OpArg& arg : op.args) {
     if (arg.arg == DNNL_ARG_DST) continue;
     frame.args.push_back({arg.arg, arg.value,
                           arg.arg == DNNL_ARG_SRC ? of_src
                           : arg.arg == DNNL_ARG_WEIGHTS
-                              ? frame.weights
+                              ? weights
                               : Dense(arg.md.get_dims(), DType::kFloat32)});
   }
   std::vector<MemoryDesc> operands(op.post_ops.size());

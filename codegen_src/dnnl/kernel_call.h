@@ -49,20 +49,20 @@ std::optional<std::vector<byoc_post_op>> DescribePostOps(const std::vector<PostO
 /// primitive.
 struct KernelFrame {
   byoc_convolution of{};
-  MemoryDesc weights;
   std::vector<OpArg> args;  // as of KernelCall
   std::vector<byoc_post_op> post_ops;
 };
 
-/// Nothing where no such kernel can take the place of the primitive. Weights are read in the order
-/// of their axes, or in any other if there are no blocks; all other arguments in the layouts of the
-/// primitive, but for a source that the kernel `reads` in the layout that it has, or whose channels
-/// are images of their own, or both.
-enum class Weights { kInOrder, kInAnyOrder };
+/// Nothing where no such kernel can take the place of the primitive. Arguments lie in the layouts
+/// of the primitive, but for weights, and for a source that the kernel `reads` in the layout that
+/// it has, or whose channels are images of their own, or both.
 enum class Reads { kAsPrimitive, kAsPresent, kPlanes, kPresentPlanes };
 std::optional<KernelFrame> FrameOf(const Candidate& primitive, const Lowering& values,
-                                   Weights weights = Weights::kInOrder,
                                    Reads reads = Reads::kAsPrimitive);
+
+/// Where kernels find the weights of an operation before they pack them: as they lie, or row-major
+/// where their strides are not even; and these strides.
+MemoryDesc WeightsOf(const OpDesc& op, const Lowering& values, byoc_weight_strides* strides);
 
 /// Whether all strides, dilations or paddings are this one.
 inline bool AllAre(int64_t value, const Dims& dims) {
@@ -98,23 +98,17 @@ Step StepOf(const Kernel& kernel, std::string impl, const Parts&... params) {
   return step;
 }
 
-/// The constant weights in the form that a kernel makes of them.
-template <typename T>
-KernelCall::Packing PackingOf(const Kernel& kernel, const T& params, size_t bytes) {
-  return {DNNL_ARG_WEIGHTS, &kernel, AsParams(params), static_cast<int64_t>(bytes)};
-}
-
 /// A call of a kernel with its parameters, the post-ops behind them, and the arguments of the
-/// frame.
+/// frame. By the same parameters `pack` makes the form of the constant weights that it reads.
 template <typename T>
-KernelCall CallOf(const Kernel& kernel, const T& params, const KernelFrame& frame,
-                  size_t scratch_bytes, KernelCall::Packing packing) {
+KernelCall CallOf(const Kernel& kernel, const Kernel& pack, const T& params,
+                  const KernelFrame& frame, size_t scratch_bytes, size_t packed_bytes) {
   KernelCall call;
   call.kernel = &kernel;
   call.args = frame.args;
   call.params = AsParams(params, frame.post_ops);
   call.scratch_bytes = static_cast<int64_t>(scratch_bytes);
-  call.packing = std::move(packing);
+  call.packing = {DNNL_ARG_WEIGHTS, &pack, AsParams(params), static_cast<int64_t>(packed_bytes)};
   return call;
 }
 

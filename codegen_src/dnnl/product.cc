@@ -54,34 +54,34 @@ const Normalized* NormalizationBefore(const OpDesc& op, const Lowering& values) 
 }
 
 /// The work of a product, in which the thread with the largest share counts for all.
-Work WorkOf(const byoc_product_params& p, bool is_normalized) {
-  const int64_t panel = byoc_panel(p.isa);
+Work WorkOf(const byoc_convolution& p, bool is_normalized) {
+  const int64_t panel = byoc_panel(p.isa), all = byoc_product_rows(&p);
   int64_t most = 0;
   for (int64_t thread = 0; thread < p.threads; ++thread) {
     const byoc_share share =
-        byoc_divide(p.rows, byoc_pair_rows(p.isa), p.columns, panel, thread, p.threads);
+        byoc_divide(all, byoc_pair_rows(p.isa), p.outputs, panel, thread, p.threads);
     most =
         std::max(most, (share.last_row - share.first_row) * (share.last_panel - share.first_panel));
   }
   // Outputs that fill no panel are finished vector by vector.
-  const int64_t ends = p.columns % panel == 0 ? 0 : byoc_round_up(p.columns % (2 * panel), panel);
-  const int64_t numbers = p.rows * (ends + (is_normalized ? p.depth : 0));
+  const int64_t ends = p.outputs % panel == 0 ? 0 : byoc_round_up(p.outputs % (2 * panel), panel);
+  const int64_t numbers = all * (ends + (is_normalized ? p.channels : 0));
   Work work;
-  work.products = static_cast<double>(p.threads * most) * static_cast<double>(panel * p.depth);
+  work.products = static_cast<double>(p.threads * most) * static_cast<double>(panel * p.channels);
   work.vectors = static_cast<double>(numbers / byoc_lanes(p.isa));
   return work;
 }
 
 /// The call of a product that normalises its source, whose rows count pixels then.
-KernelCall NormalizingCall(const Normalized& normalized, const byoc_convolution& c,
-                           byoc_product_params p, KernelFrame frame, KernelCall::Packing packing) {
-  p.src_row = c.stride_x;
-  p.src_line = c.width * c.stride_y;
+KernelCall NormalizingCall(const Normalized& normalized, byoc_convolution p, KernelFrame frame) {
+  p.src.pixel = 1;
+  p.src.row = p.width;
   std::vector<OpArg> args = normalized.args;
   args.insert(args.end(), frame.args.begin() + 1, frame.args.end());
   frame.args = std::move(args);
-  KernelCall call = CallOf(kBatchNormProduct, p, frame, byoc_batch_norm_product_scratch_bytes(&p),
-                           std::move(packing));
+  KernelCall call =
+      CallOf(kBatchNormProduct, kProductPack, p, frame, byoc_batch_norm_product_scratch_bytes(&p),
+             byoc_product_packed_bytes(&p));
   call.params.insert(call.params.end(), normalized.params.begin(), normalized.params.end());
   call.inner = normalized.node;
   return call;
@@ -92,41 +92,24 @@ KernelCall NormalizingCall(const Normalized& normalized, const byoc_convolution&
 std::vector<Candidate> OfferProduct(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   if (!Suits(op)) return {};
-  std::optional<KernelFrame> frame = FrameOf(primitive, values, Weights::kInAnyOrder);
+  std::optional<KernelFrame> frame = FrameOf(primitive, values);
   if (!frame) return {};
 
-  const byoc_convolution c = frame->of;
-  byoc_product_params p{};
-  p.isa = c.isa;
-  p.threads = c.threads;
-  p.rows = c.images * c.out_height * c.out_width;
-  p.columns = c.outputs;
-  p.depth = c.channels;
-  p.src_row = c.src.pixel * c.stride_x;  // of every so many pixels of every so many lines
-  p.line_rows = c.out_width;
-  p.src_line = c.src.row * c.stride_y;
-  p.dst_row = c.dst.pixel;
-  p.has_bias = c.has_bias;
-  p.post_ops = c.post_ops;
-  const bool reads_lines =
-      c.src.lanes == c.channels && (c.images == 1 || c.src.image == c.out_height * p.src_line);
-  if (!reads_lines || !AreRows(c, c.dst)) return {};
+  const byoc_convolution p = frame->of;
+  const bool reads_lines = p.src.lanes == p.channels &&
+                           (p.images == 1 || p.src.image == p.out_height * p.stride_y * p.src.row);
+  if (!reads_lines || !AreRows(p, p.dst)) return {};
   for (const byoc_post_op& post_op : frame->post_ops) {
-    if (post_op.form == BYOC_PER_ELEMENT && !AreRows(c, post_op.strides)) return {};
+    if (post_op.form == BYOC_PER_ELEMENT && !AreRows(p, post_op.strides)) return {};
   }
   const bool of_pixels = op.kind == PrimitiveKind::convolution;
   const bool ends_in_registers = byoc_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
   if (of_pixels && !ends_in_registers) return {};  // measured: slower than oneDNN's own
-  const size_t down = of_pixels ? 1 : 0;           // the axis of the depth
-  const Dims strides = frame->weights.get_strides();
-  const byoc_product_pack_params pack = {p.isa, p.columns, p.depth, strides[down],
-                                         strides[1 - down]};
-  KernelCall::Packing packing =
-      PackingOf(kProductPack, pack, byoc_product_packed_bytes(p.isa, p.columns, p.depth));
   const Normalized* normalized = NormalizationBefore(op, values);
-  KernelCall call =
-      normalized ? NormalizingCall(*normalized, c, p, std::move(*frame), std::move(packing))
-                 : CallOf(kProduct, p, *frame, byoc_product_scratch_bytes(&p), std::move(packing));
+  KernelCall call = normalized
+                        ? NormalizingCall(*normalized, p, std::move(*frame))
+                        : CallOf(kProduct, kProductPack, p, *frame, byoc_product_scratch_bytes(&p),
+                                 byoc_product_packed_bytes(&p));
   const std::string impl = KernelImpl(call.kernel->name, p.isa);
   return {Candidate{op, {}, impl, std::move(call), WorkOf(p, normalized != nullptr)}};
 }
@@ -148,12 +131,6 @@ bool SuitsParts(const OpDesc& op) {
   }
   const size_t axes = op.Find(DNNL_ARG_WEIGHTS)->md.get_dims().size();
   return axes == (op.kind == PrimitiveKind::convolution ? 4 : 2);
-}
-
-byoc_split_pack_params DescribeWeights(const byoc_split_params& p, const MemoryDesc& weights) {
-  const Dims strides = weights.get_strides();
-  if (strides.size() == 2) return {p, strides[1], strides[0], 0, 0};
-  return {p, strides[0], strides[1], strides[2], strides[3]};
 }
 
 Work WorkOf(const byoc_split_params& p) {
@@ -178,17 +155,15 @@ Work WorkOf(const byoc_split_params& p) {
 std::vector<Candidate> OfferSplit(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
   if (!SuitsParts(op) || !values.isa().HasTiles()) return {};
-  const std::optional<KernelFrame> frame =
-      FrameOf(primitive, values, Weights::kInAnyOrder, Reads::kPlanes);
+  const std::optional<KernelFrame> frame = FrameOf(primitive, values, Reads::kPlanes);
   if (!frame) return {};
 
   byoc_split_params p{};
   p.of = frame->of;
   p.parts = op.preferred == "bf16x2" ? 2 : 3;
   byoc_split_plan(&p, values.machine().threads, values.machine().PartOfCache("split_copy"));
-  KernelCall call = CallOf(
-      kSplit, p, *frame, byoc_split_scratch_bytes(&p),
-      PackingOf(kSplitPack, DescribeWeights(p, frame->weights), byoc_split_packed_bytes(&p)));
+  KernelCall call = CallOf(kSplit, kSplitPack, p, *frame, byoc_split_scratch_bytes(&p),
+                           byoc_split_packed_bytes(&p));
   return {Candidate{op, {}, Cat("bf16x", p.parts, ":avx512_core_amx"), std::move(call), WorkOf(p)}};
 }
 

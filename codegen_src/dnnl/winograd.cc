@@ -166,8 +166,7 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
                                     const Form& form) {
   const OpDesc& op = primitive.op;
   if (!Suits(op, form)) return std::nullopt;
-  std::optional<KernelFrame> frame =
-      FrameOf(primitive, values, Weights::kInOrder, Reads::kAsPresent);
+  std::optional<KernelFrame> frame = FrameOf(primitive, values, Reads::kAsPresent);
   if (!frame) return std::nullopt;
 
   byoc_winograd_params w{};
@@ -177,8 +176,8 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   if (!HasWholeVectors(w) || (w.of.groups > 1 && !form.of.takes_groups)) return std::nullopt;
   const byoc_caches caches = CachesOf(values.machine());
   form.of.plan(&w, values.machine().threads, &caches);
-  KernelCall call = CallOf(form.of.kernel, w, *frame, form.of.scratch_bytes(&w),
-                           PackingOf(form.of.pack, w, form.of.packed_bytes(&w)));
+  KernelCall call = CallOf(form.of.kernel, form.of.pack, w, *frame, form.of.scratch_bytes(&w),
+                           form.of.packed_bytes(&w));
   const std::string impl =
       form.of.isa == nullptr ? KernelImpl(form.name, w.of.isa) : Cat(form.name, ":", form.of.isa);
   return Candidate{op, {}, impl, std::move(call), form.of.work(w, values.machine())};

@@ -20,8 +20,8 @@ BYOC_KERNEL(batch_norm, byoc_batch_norm_params,
 /* The kernel. data: the parts, gamma, beta, mean, variance (as of byoc_batch_norm), packed weights,
    bias if there is one, the operands of the post-operations, result (as of byoc_product, which
    finds the variance in the place of its source). */
-BYOC_PARTS_FOR_ISA(batch_norm_product, byoc_product_params, p->isa)
-BYOC_KERNEL(batch_norm_product, byoc_product_params, byoc_product_threads(p))
+BYOC_PARTS_FOR_ISA(batch_norm_product, byoc_convolution, p->isa)
+BYOC_KERNEL(batch_norm_product, byoc_convolution, byoc_product_threads(p))
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
@@ -92,9 +92,8 @@ typedef struct BYOC_NAME(batch_norm_source) {
   const float* scale;
 } BYOC_NAME(batch_norm_source);
 
-BYOC_INLINE const float* BYOC_NAME(batch_norm_rows)(const byoc_product_params* p,
-                                                    const void* source, int64_t row, int64_t rows,
-                                                    float* room) {
+BYOC_INLINE const float* BYOC_NAME(batch_norm_rows)(const byoc_convolution* p, const void* source,
+                                                    int64_t row, int64_t rows, float* room) {
   const BYOC_NAME(batch_norm_source)* s = (const BYOC_NAME(batch_norm_source)*)source;
   for (int64_t i = 0; i < rows; ++i) {
     BYOC_NAME(batch_norm_pixel)(s->norm, byoc_product_place(p, row + i), s->data, s->scale,
@@ -104,9 +103,8 @@ BYOC_INLINE const float* BYOC_NAME(batch_norm_rows)(const byoc_product_params* p
 }
 
 /* The work of one thread of a team that multiplies. */
-BYOC_NO_INLINE void BYOC_NAME(batch_norm_product_part)(const byoc_product_params* p,
-                                                       void* const* data, void* scratch,
-                                                       int64_t part, int64_t parts) {
+BYOC_NO_INLINE void BYOC_NAME(batch_norm_product_part)(const byoc_convolution* p, void* const* data,
+                                                       void* scratch, int64_t part, int64_t parts) {
   const byoc_batch_norm_params* norm = byoc_batch_norm_of(p);
   float* sums = (float*)scratch + part * byoc_batch_norm_product_floats(p);
   float* scale = sums + byoc_product_sums(p);
@@ -114,7 +112,7 @@ BYOC_NO_INLINE void BYOC_NAME(batch_norm_product_part)(const byoc_product_params
   BYOC_NAME(batch_norm_scale)(norm, source.data + norm->parts, scale);
   BYOC_NAME(product_blocks)(p, data + norm->parts + 3, BYOC_NAME(batch_norm_rows), &source,
                             byoc_product_copied_row(p), sums,
-                            scale + byoc_batch_norm_scales(p->depth), part, parts);
+                            scale + byoc_batch_norm_scales(p->channels), part, parts);
 }
 
 #endif /* BYOC_BATCH_NORM_H_ */

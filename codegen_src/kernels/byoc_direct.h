@@ -73,16 +73,18 @@ BYOC_FUNCTION int byoc_direct_pack_on_thread(const int64_t* params, void* const*
   const byoc_convolution* p = (const byoc_convolution*)params;
   const int64_t filled = byoc_direct_filled(p), taps = byoc_taps(p);
   const int64_t area = p->kernel_height * p->kernel_width;
+  const byoc_weight_strides* s = &p->weights;
   (void)scratch;
   for (int64_t group = p->groups * part / parts; group < p->groups * (part + 1) / parts; ++group) {
-    const float* of_group = (const float*)data[0] + group * p->outputs * taps;
+    const float* of_group = (const float*)data[0] + group * s->group;
     float* to = (float*)data[1] + group * filled * taps;
     for (int64_t first = 0, panel = 0; first < filled; first += panel) {
       panel = byoc_direct_vectors(p, first) * BYOC_DIRECT_LANES;
       for (int64_t place = 0; place < area; ++place) {
         for (int64_t channel = 0; channel < p->channels; ++channel) {
+          const float* from = of_group + channel * s->channel + place * s->tap;
           for (int64_t o = first; o < first + panel; ++o) {
-            *to++ = o < p->outputs ? of_group[o * taps + channel * area + place] : 0.f;
+            *to++ = o < p->outputs ? from[o * s->output] : 0.f;
           }
         }
       }
@@ -91,9 +93,8 @@ BYOC_FUNCTION int byoc_direct_pack_on_thread(const int64_t* params, void* const*
   return BYOC_OK;
 }
 
-/* params: as of byoc_direct. data: the weights in the order groups, outputs, channels, height,
-   width, and what is made of them: group, panel of outputs, height, width, channel, output; the
-   last panel of a group is filled up with zeros. */
+/* params: as of byoc_direct. data: the weights, and what is made of them: group, panel of outputs,
+   height, width, channel, output; the last panel of a group is filled up with zeros. */
 BYOC_KERNEL(direct_pack, byoc_direct_params, threads)
 
 #elif defined(BYOC_VEC) /* for its instruction set, from above */

@@ -68,7 +68,7 @@ BYOC_FUNCTION int byoc_groups_pack_on_thread(const int64_t* params, void* const*
                                              void* scratch, int64_t part, int64_t parts) {
   const byoc_convolution* p = (const byoc_convolution*)params;
   const int64_t lanes = byoc_lanes(p->isa), taps = byoc_taps(p);
-  const int64_t area = p->kernel_height * p->kernel_width, all = p->groups * p->outputs;
+  const int64_t all = p->groups * p->outputs;
   const int64_t vectors = byoc_groups_vectors(p), of_group = byoc_groups_parts(p);
   const int64_t at_once = byoc_groups_together(p) * p->outputs;
   (void)scratch;
@@ -76,11 +76,17 @@ BYOC_FUNCTION int byoc_groups_pack_on_thread(const int64_t* params, void* const*
     const int64_t begin = v / of_group * at_once, first = begin + v % of_group * lanes;
     const int64_t end = byoc_min(begin + at_once, all);
     float* to = (float*)data[1] + v * lanes * taps;
+    int64_t at[BYOC_AVX512_LANES]; /* the first weight of each output */
+    for (int64_t i = 0; i < lanes; ++i) {
+      const int64_t o = first + i;
+      at[i] = o / p->outputs * p->weights.group + o % p->outputs * p->weights.output;
+    }
     for (int64_t row = 0; row < p->kernel_height; ++row) {
       for (int64_t channel = 0; channel < p->channels; ++channel) {
         for (int64_t tap = 0; tap < p->kernel_width; ++tap) {
-          const float* from = (const float*)data[0] + channel * area + row * p->kernel_width + tap;
-          for (int64_t o = first; o < first + lanes; ++o) *to++ = o < end ? from[o * taps] : 0.f;
+          const float* from = (const float*)data[0] + channel * p->weights.channel +
+                              (row * p->kernel_width + tap) * p->weights.tap;
+          for (int64_t i = 0; i < lanes; ++i) *to++ = first + i < end ? from[at[i]] : 0.f;
         }
       }
     }
@@ -88,8 +94,8 @@ BYOC_FUNCTION int byoc_groups_pack_on_thread(const int64_t* params, void* const*
   return BYOC_OK;
 }
 
-/* params: byoc_convolution. data: weights in the order groups, outputs, channels, height, width,
-   and where they are packed. Lanes without an output are zeros. */
+/* params: byoc_convolution. data: the weights, and where they are packed. Lanes without an output
+   are zeros. */
 BYOC_KERNEL(groups_pack, byoc_convolution, threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */

@@ -24,19 +24,12 @@ typedef struct __attribute__((may_alias)) byoc_integer_params {
   int64_t src_group, dst_group; /* strides */
   int64_t across, dst_down;     /* groups next to each other, and between rows of these */
   int64_t next_column;          /* between the first columns of groups: 0 if groups share them */
-  int64_t src_dtype, dst_dtype; /* byoc_dtype */
+  int64_t src_dtype, weights_dtype, dst_dtype; /* byoc_dtype */
   byoc_integer_places at;
   int64_t has_vnni;    /* the instruction set */
   int64_t is_winograd; /* windows of 3 x 3 pixels, next to each other: by tiles of 2 x 2 results */
   int64_t rows;        /* of a block: pixels, or tiles */
 } byoc_integer_params;
-
-/* The parameters of byoc_integer_pack: strides of the weights, which have one byte each. */
-typedef struct __attribute__((may_alias)) byoc_integer_pack_params {
-  byoc_integer_params product;
-  int64_t group_stride, column_stride, channel_stride, row_stride, pixel_stride;
-  int64_t is_signed;
-} byoc_integer_pack_params;
 
 enum {
   BYOC_INTEGER_TAPS = 64,      /* of a depthwise convolution, at most: their sum fits 16 bits */
@@ -111,25 +104,24 @@ static inline int64_t byoc_integer_threads(const byoc_integer_params* p) {
   return results * p->of.outputs * byoc_integer_depth(p) < BYOC_INTEGER_ALONE ? 1 : p->of.threads;
 }
 
-static inline int16_t byoc_integer_weight(const byoc_integer_pack_params* p, const uint8_t* weights,
+static inline int16_t byoc_integer_weight(const byoc_integer_params* p, const uint8_t* weights,
                                           int64_t at) {
-  return p->is_signed ? (int16_t)(int8_t)weights[at] : (int16_t)weights[at];
+  return p->weights_dtype == BYOC_S8 ? (int16_t)(int8_t)weights[at] : (int16_t)weights[at];
 }
 
 /* Of the sum of all taps, and of each tap, the channels of a panel twice: the even ones with zeros
    between them, and the odd ones. */
-static inline void byoc_integer_pack_depthwise(const byoc_integer_pack_params* p,
-                                               const uint8_t* weights, int16_t* packed) {
-  const byoc_convolution* c = &p->product.of;
+static inline void byoc_integer_pack_depthwise(const byoc_integer_params* p, const uint8_t* weights,
+                                               int16_t* packed) {
+  const byoc_convolution* c = &p->of;
   const int64_t panel = byoc_panel(c->isa), taps = byoc_taps(c);
   const int64_t of_panel = panel * byoc_integer_tap_numbers(taps);
-  memset(packed, 0, byoc_integer_packed_bytes(&p->product));
+  memset(packed, 0, byoc_integer_packed_bytes(p));
   for (int64_t channel = 0; channel < c->groups; ++channel) {
     int16_t* to = packed + channel / panel * of_panel + channel % 2 * panel + channel % panel;
     for (int64_t tap = 0; tap < taps; ++tap) {
-      const int64_t at = channel * p->group_stride + tap / c->kernel_width * p->row_stride +
-                         tap % c->kernel_width * p->pixel_stride;
-      const int16_t weight = byoc_integer_weight(p, weights, at);
+      const int16_t weight =
+          byoc_integer_weight(p, weights, channel * c->weights.group + tap * c->weights.tap);
       to[0] = (int16_t)(to[0] + weight);
       to[(tap + 1) * 2 * panel] = weight;
     }
@@ -148,17 +140,17 @@ static inline int16_t byoc_integer_point(const int16_t g[9], int64_t i, int64_t 
 }
 
 /* A panel: point, pairs of channels, column, number of a pair. */
-static inline void byoc_integer_pack_tiles(const byoc_integer_pack_params* p,
-                                           const uint8_t* weights, int64_t first, int16_t* to) {
-  const byoc_convolution* of = &p->product.of;
-  const int64_t panel = byoc_panel(of->isa), depth = byoc_integer_depth(&p->product);
+static inline void byoc_integer_pack_tiles(const byoc_integer_params* p, const uint8_t* weights,
+                                           int64_t first, int16_t* to) {
+  const byoc_convolution* of = &p->of;
+  const byoc_weight_strides* s = &of->weights;
+  const int64_t panel = byoc_panel(of->isa), depth = byoc_integer_depth(p);
   for (int64_t c = 0; c < depth; ++c) {
     for (int64_t n = 0; n < panel; ++n) {
       int16_t window[9] = {0};
       for (int64_t t = 0; c < of->channels && first + n < of->outputs && t < 9; ++t) {
-        window[t] = byoc_integer_weight(p, weights,
-                                        (first + n) * p->column_stride + c * p->channel_stride +
-                                            t / 3 * p->row_stride + t % 3 * p->pixel_stride);
+        window[t] =
+            byoc_integer_weight(p, weights, (first + n) * s->output + c * s->channel + t * s->tap);
       }
       for (int64_t point = 0; point < BYOC_INTEGER_POINTS; ++point) {
         to[((point * depth / 2 + c / 2) * panel + n) * 2 + c % 2] =
@@ -182,38 +174,39 @@ static inline __attribute__((always_inline)) void byoc_integer_pack_pair(
 
 /* A panel: pairs of the depth (rows and pixels of the window, channels), column, number of a pair.
    `weights`: of its first column. */
-static inline void byoc_integer_pack_panel(const byoc_integer_pack_params* p,
-                                           const uint8_t* weights, int64_t columns, int16_t* to) {
-  const byoc_convolution* of = &p->product.of;
+static inline void byoc_integer_pack_panel(const byoc_integer_params* p, const uint8_t* weights,
+                                           int64_t columns, int16_t* to) {
+  const byoc_convolution* of = &p->of;
+  const byoc_weight_strides* s = &of->weights;
+  const int is_signed = p->weights_dtype == BYOC_S8;
   const int64_t panel = byoc_panel(of->isa), depth = byoc_taps(of);
-  if (columns < panel) memset(to, 0, (size_t)(byoc_integer_depth(&p->product) * panel) * 2);
+  if (columns < panel) memset(to, 0, (size_t)(byoc_integer_depth(p) * panel) * 2);
   for (int64_t k = 0; k < depth; k += 2, to += 2 * panel) {
     const uint8_t* at[2] = {NULL, NULL};
     for (int64_t i = 0; i < 2 && k + i < depth; ++i) {
       const int64_t c = (k + i) % of->channels, tap = (k + i) / of->channels;
-      at[i] = weights + c * p->channel_stride + tap / of->kernel_width * p->row_stride +
-              tap % of->kernel_width * p->pixel_stride;
+      at[i] = weights + c * s->channel + tap * s->tap;
     }
-    if (p->column_stride == 1 && p->is_signed) {
+    if (s->output == 1 && is_signed) {
       byoc_integer_pack_pair(at[0], at[1], 1, columns, 1, to);
-    } else if (p->column_stride == 1) {
+    } else if (s->output == 1) {
       byoc_integer_pack_pair(at[0], at[1], 1, columns, 0, to);
     } else {
-      byoc_integer_pack_pair(at[0], at[1], p->column_stride, columns, (int)p->is_signed, to);
+      byoc_integer_pack_pair(at[0], at[1], s->output, columns, is_signed, to);
     }
   }
 }
 
 BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const* data,
                                               void* scratch, int64_t part, int64_t parts) {
-  const byoc_integer_pack_params* p = (const byoc_integer_pack_params*)params;
+  const byoc_integer_params* p = (const byoc_integer_params*)params;
   const uint8_t* weights = (const uint8_t*)data[0];
   int16_t* packed = (int16_t*)data[1];
-  const byoc_convolution* of = &p->product.of;
+  const byoc_convolution* of = &p->of;
   const int64_t panel = byoc_panel(of->isa), panels = (of->outputs + panel - 1) / panel;
   const int64_t all = of->groups * panels;
   const int64_t of_panel =
-      (p->product.is_winograd ? BYOC_INTEGER_POINTS : 1) * byoc_integer_depth(&p->product) * panel;
+      (p->is_winograd ? BYOC_INTEGER_POINTS : 1) * byoc_integer_depth(p) * panel;
   (void)scratch;
   if (byoc_is_depthwise(of)) { /* on one thread */
     byoc_integer_pack_depthwise(p, weights, packed);
@@ -222,18 +215,18 @@ BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const
   for (int64_t b = all * part / parts; b < all * (part + 1) / parts; ++b) {
     const int64_t group = b / panels, first = b % panels * panel;
     int16_t* to = packed + b * of_panel;
-    if (p->product.is_winograd) {
+    if (p->is_winograd) {
       byoc_integer_pack_tiles(p, weights, first, to);
       continue;
     }
-    byoc_integer_pack_panel(p, weights + group * p->group_stride + first * p->column_stride,
+    byoc_integer_pack_panel(p, weights + group * of->weights.group + first * of->weights.output,
                             byoc_min(panel, of->outputs - first), to);
   }
   return BYOC_OK;
 }
 
-/* params: byoc_integer_pack_params. data: the weights, and what is made of them: the panels of each
+/* params: as of byoc_integer. data: the weights, and what is made of them: the panels of each
    group. */
-BYOC_KERNEL(integer_pack, byoc_integer_pack_params, byoc_is_depthwise(&p->product.of) ? 1 : threads)
+BYOC_KERNEL(integer_pack, byoc_integer_params, byoc_is_depthwise(&p->of) ? 1 : threads)
 
 #endif /* BYOC_INTEGER_PLAN_H_ */

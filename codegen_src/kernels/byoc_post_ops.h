@@ -76,8 +76,15 @@ static inline int64_t byoc_operands(const byoc_post_op* post_ops, int64_t count)
   return operands;
 }
 
-/* A convolution of images as kernels take it, alone or at the begin of their parameters; the
-   post-operations follow these. Channels and outputs are those of one group. */
+/* Numbers from a weight, before it is packed, to that of the next group, output of a group,
+   channel, and tap of a window, whose rows follow each other. */
+typedef struct byoc_weight_strides {
+  int64_t group, output, channel, tap;
+} byoc_weight_strides;
+
+/* A convolution of images as kernels and their packing take it, alone or at the begin of their
+   parameters; the post-operations follow these. Channels and outputs are those of one group. A
+   product of matrices is one with windows of one pixel, whose rows are the pixels of one line. */
 typedef struct __attribute__((may_alias)) byoc_convolution {
   int64_t isa;     /* byoc_isa */
   int64_t threads; /* that there is scratch memory for */
@@ -88,6 +95,7 @@ typedef struct __attribute__((may_alias)) byoc_convolution {
   int64_t stride_y, stride_x, dilation_y, dilation_x; /* dilations of 1 leave no holes */
   int64_t pad_top, pad_left;
   byoc_strides src, dst;
+  byoc_weight_strides weights;
   int64_t has_bias, post_ops;
 } byoc_convolution;
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
    Product with constant weights, float32: rows x depth times depth x columns, a bias, and the
-   post-operations.
+   post-operations. Its parameters are those of a convolution of one group with windows of one
+   pixel, whose results lie evenly from the first pixel to the last: they are the rows, the outputs
+   are the columns, and the channels the depth.
 
    The weights lie in panels, as many columns wide as two vectors, so that
    they are read in the order in which they lie. A thread multiplies a block of rows, whose numbers
@@ -11,65 +13,58 @@
 
 #include "byoc_post_ops.h"
 
-/* The parameters of the kernel; the post-operations follow them. Rows lie `src_row` and `dst_row`
-   floats apart, and those of an operand per element by its `strides.pixel`. Those of the source may
-   be pixels of an image: each line has `line_rows` of them, and lines lie `src_line` apart. */
-typedef struct __attribute__((may_alias)) byoc_product_params {
-  int64_t isa;     /* byoc_isa */
-  int64_t threads; /* that there is scratch memory for */
-  int64_t rows, columns, depth;
-  int64_t src_row, dst_row;
-  int64_t line_rows, src_line;
-  int64_t has_bias, post_ops;
-} byoc_product_params;
-
-/* The parameters of byoc_product_pack: number (k, n) of the weights lies at k * down + n * across.
- */
-typedef struct __attribute__((may_alias)) byoc_product_pack_params {
-  int64_t isa;
-  int64_t columns, depth;
-  int64_t down, across;
-} byoc_product_pack_params;
-
 enum {
   BYOC_PRODUCT_ROWS = 144,     /* of a block, at most: multiples of 6 and, nearly, of 14 */
   BYOC_PRODUCT_NEAR = 1 << 16, /* weights that the next call may still find in a cache */
   BYOC_PRODUCT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
 };
 
-static inline size_t byoc_product_packed_bytes(int64_t isa, int64_t columns, int64_t depth) {
-  return (size_t)(byoc_round_up(columns, byoc_panel(isa)) * depth) * 4;
+static inline size_t byoc_product_packed_bytes(const byoc_convolution* p) {
+  return (size_t)(byoc_round_up(p->outputs, byoc_panel(p->isa)) * p->channels) * 4;
+}
+
+static inline int64_t byoc_product_rows(const byoc_convolution* p) {
+  return p->images * p->out_height * p->out_width;
 }
 
 /* The threads that are worth waking. */
-static inline int64_t byoc_product_threads(const byoc_product_params* p) {
-  return p->rows * p->columns * p->depth < BYOC_PRODUCT_ALONE ? 1 : p->threads;
+static inline int64_t byoc_product_threads(const byoc_convolution* p) {
+  return byoc_products_of(p) < BYOC_PRODUCT_ALONE ? 1 : p->threads;
 }
 
-/* Where a row of the source begins. */
-static inline int64_t byoc_product_place(const byoc_product_params* p, int64_t row) {
-  return row / p->line_rows * p->src_line + row % p->line_rows * p->src_row;
+/* Floats from a row of the source to the next one of its line; and where a row begins: the lines of
+   all images lie evenly. */
+static inline int64_t byoc_product_src_row(const byoc_convolution* p) {
+  return p->stride_x * p->src.pixel;
+}
+static inline int64_t byoc_product_place(const byoc_convolution* p, int64_t row) {
+  return row / p->out_width * p->stride_y * p->src.row +
+         row % p->out_width * byoc_product_src_row(p);
 }
 
 /* Whether the rows of the source do not lie evenly, so that a block of them is copied first; and
    floats from one to the next then. */
-static inline int byoc_product_copies(const byoc_product_params* p) {
-  return p->rows > p->line_rows && p->src_line != p->line_rows * p->src_row;
+static inline int byoc_product_copies(const byoc_convolution* p) {
+  return byoc_product_rows(p) > p->out_width &&
+         p->stride_y * p->src.row != p->out_width * byoc_product_src_row(p);
 }
-static inline int64_t byoc_product_copied_row(const byoc_product_params* p) {
-  return byoc_round_up(p->depth, BYOC_CACHE_LINE_FLOATS) + BYOC_CACHE_LINE_FLOATS;
+static inline int64_t byoc_product_copied_row(const byoc_convolution* p) {
+  return byoc_round_up(p->channels, BYOC_CACHE_LINE_FLOATS) + BYOC_CACHE_LINE_FLOATS;
 }
 
 /* Memory of one thread: sums of two panels, behind them the rows of a block. */
-static inline int64_t byoc_product_sums(const byoc_product_params* p) {
-  return byoc_min(p->rows, BYOC_PRODUCT_ROWS) * 2 * byoc_panel(p->isa);
+static inline int64_t byoc_product_block_rows(const byoc_convolution* p) {
+  return byoc_min(byoc_product_rows(p), BYOC_PRODUCT_ROWS);
 }
-static inline int64_t byoc_product_scratch_floats(const byoc_product_params* p) {
-  const int64_t rows = byoc_product_copies(p) ? byoc_min(p->rows, BYOC_PRODUCT_ROWS) : 0;
+static inline int64_t byoc_product_sums(const byoc_convolution* p) {
+  return byoc_product_block_rows(p) * 2 * byoc_panel(p->isa);
+}
+static inline int64_t byoc_product_scratch_floats(const byoc_convolution* p) {
+  const int64_t rows = byoc_product_copies(p) ? byoc_product_block_rows(p) : 0;
   return byoc_product_sums(p) + rows * byoc_product_copied_row(p);
 }
 
-static inline size_t byoc_product_scratch_bytes(const byoc_product_params* p) {
+static inline size_t byoc_product_scratch_bytes(const byoc_convolution* p) {
   return (size_t)(p->threads * byoc_product_scratch_floats(p)) * 4;
 }
 
@@ -89,19 +84,19 @@ static inline int64_t byoc_batch_norm_scales(int64_t channels) {
   return byoc_round_up(channels, BYOC_CACHE_LINE_FLOATS);
 }
 
-/* The parameters of a product behind a normalisation are those of the product, whose `src_row` and
-   `src_line` count pixels here, its post-operations, and behind them those of the normalisation. */
-static inline const byoc_batch_norm_params* byoc_batch_norm_of(const byoc_product_params* p) {
+/* The parameters of a product behind a normalisation are those of the product, the strides of whose
+   source count pixels here, its post-operations, and behind them those of the normalisation. */
+static inline const byoc_batch_norm_params* byoc_batch_norm_of(const byoc_convolution* p) {
   return (const byoc_batch_norm_params*)((const byoc_post_op*)(p + 1) + p->post_ops);
 }
 
 /* Memory of one thread: sums of two panels, a scale for each channel, the rows of a block. */
-static inline int64_t byoc_batch_norm_product_floats(const byoc_product_params* p) {
-  return byoc_product_sums(p) + byoc_batch_norm_scales(p->depth) +
-         byoc_min(p->rows, BYOC_PRODUCT_ROWS) * byoc_product_copied_row(p);
+static inline int64_t byoc_batch_norm_product_floats(const byoc_convolution* p) {
+  return byoc_product_sums(p) + byoc_batch_norm_scales(p->channels) +
+         byoc_product_block_rows(p) * byoc_product_copied_row(p);
 }
 
-static inline size_t byoc_batch_norm_product_scratch_bytes(const byoc_product_params* p) {
+static inline size_t byoc_batch_norm_product_scratch_bytes(const byoc_convolution* p) {
   return (size_t)(p->threads * byoc_batch_norm_product_floats(p)) * 4;
 }
 
@@ -110,39 +105,52 @@ static inline size_t byoc_batch_norm_product_scratch_bytes(const byoc_product_pa
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_PARTS_FOR_ISA(product, byoc_product_params, p->isa)
-BYOC_KERNEL(product, byoc_product_params, byoc_product_threads(p))
+BYOC_PARTS_FOR_ISA(product, byoc_convolution, p->isa)
+BYOC_KERNEL(product, byoc_convolution, byoc_product_threads(p))
+
+/* Panels of the weights of a group, those of a part: a panel's rows are the channels, and of each
+   of them the taps. */
+BYOC_FUNCTION void byoc_pack_panels(const byoc_convolution* p, const float* weights, float* packed,
+                                    int64_t part, int64_t parts) {
+  const byoc_weight_strides* s = &p->weights;
+  const int64_t panel = byoc_panel(p->isa), panels = (p->outputs + panel - 1) / panel;
+  const int64_t taps = p->kernel_height * p->kernel_width, down = taps == 1 ? s->channel : s->tap;
+  const int64_t run = s->channel == taps * down ? p->channels : 1; /* that lie evenly */
+  for (int64_t b = panels * part / parts; b < panels * (part + 1) / parts; ++b) {
+    const int64_t first = b * panel;
+    for (int64_t c = 0; c < p->channels; c += run) {
+      byoc_pack_panel(weights + first * s->output + c * s->channel, down, s->output, run * taps,
+                      byoc_min(panel, p->outputs - first), panel,
+                      packed + (first * p->channels + c * panel) * taps);
+    }
+  }
+}
 
 BYOC_FUNCTION int byoc_product_pack_on_thread(const int64_t* params, void* const* data,
                                               void* scratch, int64_t part, int64_t parts) {
-  const byoc_product_pack_params* p = (const byoc_product_pack_params*)params;
-  const int64_t panel = byoc_panel(p->isa), panels = (p->columns + panel - 1) / panel;
   (void)scratch;
-  for (int64_t b = panels * part / parts; b < panels * (part + 1) / parts; ++b) {
-    const int64_t first = b * panel;
-    byoc_pack_panel((const float*)data[0] + first * p->across, p->down, p->across, p->depth,
-                    byoc_min(panel, p->columns - first), panel, (float*)data[1] + first * p->depth);
-  }
+  byoc_pack_panels((const byoc_convolution*)params, (const float*)data[0], (float*)data[1], part,
+                   parts);
   return BYOC_OK;
 }
 
-/* params: byoc_product_pack_params. data: the weights, and what is made of them: panel of columns,
-   depth, column; the last panel is filled up with zeros. */
-BYOC_KERNEL(product_pack, byoc_product_pack_params, threads)
+/* params: as of byoc_product. data: the weights, and what is made of them: panel of columns, depth,
+   column; the last panel is filled up with zeros. */
+BYOC_KERNEL(product_pack, byoc_convolution, threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 
 /* A block of rows times one or two panels from `panel` on. */
-BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const byoc_end* end,
+BYOC_INLINE void BYOC_NAME(product_block)(const byoc_convolution* p, const byoc_end* end,
                                           const byoc_results* results, const float* a,
                                           int64_t a_row, int64_t row, int64_t rows, int64_t panel,
                                           int64_t panels, void* const* data, float* sums) {
   /* Weights that all rows are multiplied by at once. On AVX2 they stay in the first-level cache; on
      AVX-512 that is no faster. */
   enum { kDepth = BYOC_LANES == 8 ? 384 : 1024 };
-  const int64_t depth = p->depth, column = panel * BYOC_PANEL;
+  const int64_t depth = p->channels, column = panel * BYOC_PANEL;
   const int64_t wide = panels * BYOC_PANEL;
-  const int64_t columns = byoc_min(p->columns - column, wide);
+  const int64_t columns = byoc_min(p->outputs - column, wide);
   /* With few rows each weight is used once, whatever the order. */
   const int64_t deep = rows <= BYOC_PAIR_ROWS ? depth : (int64_t)kDepth;
   const int64_t steps = (depth + deep - 1) / deep;
@@ -162,8 +170,8 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
     m.a = a + top;
     m.b = b + top * BYOC_PANEL;
     if (direct && s + 1 == steps) {
-      m.c = results->to + row * p->dst_row + column;
-      m.c_row = p->dst_row;
+      m.c = results->to + row * p->dst.pixel + column;
+      m.c_row = p->dst.pixel;
       if (end->added != NULL) {
         m.added_row = end->added->strides.pixel;
         m.added = (const float*)data[end->added->operand] + row * m.added_row + column;
@@ -171,7 +179,7 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
       m.end = end;
     }
     BYOC_NAME(products)(rows, panels, &m,
-                        depth * p->columns > BYOC_PRODUCT_NEAR
+                        depth * p->outputs > BYOC_PRODUCT_NEAR
                             ? b + (s + 1 < steps ? bottom : panels * depth) * BYOC_PANEL
                             : NULL);
     m.start = sums;
@@ -183,34 +191,33 @@ BYOC_INLINE void BYOC_NAME(product_block)(const byoc_product_params* p, const by
 }
 
 /* Gives the rows of a block of the source: where they lie, or copied or computed in `room`. */
-typedef const float* (*BYOC_NAME(product_source))(const byoc_product_params* p, const void* source,
+typedef const float* (*BYOC_NAME(product_source))(const byoc_convolution* p, const void* source,
                                                   int64_t row, int64_t rows, float* room);
 
 /* Those of a matrix, which are copied if they do not lie evenly. */
-BYOC_INLINE const float* BYOC_NAME(product_copy)(const byoc_product_params* p, const void* source,
+BYOC_INLINE const float* BYOC_NAME(product_copy)(const byoc_convolution* p, const void* source,
                                                  int64_t row, int64_t rows, float* room) {
   const float* src = (const float*)source;
   const int64_t step = byoc_product_copied_row(p);
-  if (!byoc_product_copies(p)) return src + row * p->src_row;
+  if (!byoc_product_copies(p)) return src + row * byoc_product_src_row(p);
   for (int64_t i = 0; i < rows; ++i) {
-    memcpy(room + i * step, src + byoc_product_place(p, row + i), (size_t)p->depth * 4);
+    memcpy(room + i * step, src + byoc_product_place(p, row + i), (size_t)p->channels * 4);
   }
   return room;
 }
 
 /* A thread's share of the result, by blocks of rows. `a_row`: floats between the rows that the
    source gives; `room`: for those of a block. */
-BYOC_INLINE void BYOC_NAME(product_blocks)(const byoc_product_params* p, void* const* data,
+BYOC_INLINE void BYOC_NAME(product_blocks)(const byoc_convolution* p, void* const* data,
                                            BYOC_NAME(product_source) give, const void* source,
                                            int64_t a_row, float* sums, float* room, int64_t part,
                                            int64_t parts) {
   const byoc_post_op* post_ops = (const byoc_post_op*)(p + 1);
   const byoc_share share =
-      byoc_divide(p->rows, BYOC_PAIR_ROWS, p->columns, BYOC_PANEL, part, parts);
+      byoc_divide(byoc_product_rows(p), BYOC_PAIR_ROWS, p->outputs, BYOC_PANEL, part, parts);
   const int64_t rows = share.last_row - share.first_row;
   const byoc_end end = byoc_end_of(post_ops, p->post_ops);
-  const byoc_strides dst = {0, 0, p->dst_row, 0, p->columns};
-  const byoc_results results = byoc_results_of(post_ops, p->post_ops, data, 2 + p->has_bias, &dst);
+  const byoc_results results = byoc_convolved(p, post_ops, data);
   const int64_t blocks = (rows + BYOC_PRODUCT_ROWS - 1) / BYOC_PRODUCT_ROWS;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = share.first_row + rows * block / blocks;
@@ -224,10 +231,11 @@ BYOC_INLINE void BYOC_NAME(product_blocks)(const byoc_product_params* p, void* c
 }
 
 /* The work of one thread of a team. */
-BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_product_params* p, void* const* data,
+BYOC_NO_INLINE void BYOC_NAME(product_part)(const byoc_convolution* p, void* const* data,
                                             void* scratch, int64_t part, int64_t parts) {
   float* sums = (float*)scratch + part * byoc_product_scratch_floats(p);
-  const int64_t a_row = byoc_product_copies(p) ? byoc_product_copied_row(p) : p->src_row;
+  const int64_t a_row =
+      byoc_product_copies(p) ? byoc_product_copied_row(p) : byoc_product_src_row(p);
   BYOC_NAME(product_blocks)(p, data, BYOC_NAME(product_copy), data[0], a_row, sums,
                             sums + byoc_product_sums(p), part, parts);
 }

@@ -234,9 +234,9 @@ BYOC_INLINE uint16_t* byoc_split_pack_chunk(float* chunk, int64_t columns, int64
 
 /* Fetches the weights of a chunk, the first of which is `from`, where they are rows of outputs or
    of channels: they lie far apart, and the hardware does not follow so many rows. */
-BYOC_INLINE void byoc_split_pack_fetch(const byoc_split_pack_params* k, const float* from) {
-  const int64_t row = k->output == 1 ? k->channel : k->output;
-  if (k->output != 1 && k->channel != 1) return;
+BYOC_INLINE void byoc_split_pack_fetch(const byoc_weight_strides* s, const float* from) {
+  const int64_t row = s->output == 1 ? s->channel : s->output;
+  if (s->output != 1 && s->channel != 1) return;
   for (int64_t i = 0; i < BYOC_TILE_DEPTH; ++i, from += row) {
     __builtin_prefetch(from);
     __builtin_prefetch(from + BYOC_CACHE_LINE_FLOATS);
@@ -244,9 +244,10 @@ BYOC_INLINE void byoc_split_pack_fetch(const byoc_split_pack_params* k, const fl
 }
 
 /* One panel of weights: chunk, part, tile of outputs, pair of numbers, output, number. */
-BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const float* weights,
+BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_params* p, const float* weights,
                                           int64_t column, uint16_t* packed) {
-  const byoc_split_params* p = &k->split;
+  const byoc_weight_strides* s = &p->of.weights;
+  weights += column * s->output;
   const int64_t columns = byoc_min(p->of.outputs - column, BYOC_SPLIT_PANEL);
   /* Where pixels are read as one run, the channels of one follow those of the other. */
   const int64_t pixel = p->taps < p->of.kernel_width ? p->of.channels : p->chunks * BYOC_TILE_DEPTH;
@@ -257,9 +258,8 @@ BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const
         memset(chunk, 0, sizeof(chunk));
         int64_t x = tap + c * BYOC_TILE_DEPTH / pixel, channel = c * BYOC_TILE_DEPTH % pixel;
         if (channel + 2 * BYOC_TILE_DEPTH <= p->of.channels) {
-          byoc_split_pack_fetch(k, weights + column * k->output +
-                                       (channel + BYOC_TILE_DEPTH) * k->channel + y * k->row +
-                                       x * k->column);
+          byoc_split_pack_fetch(s, weights + (channel + BYOC_TILE_DEPTH) * s->channel +
+                                       (y * p->of.kernel_width + x) * s->tap);
         }
         for (int i = 0; i < BYOC_TILE_DEPTH; ++i, ++channel) {
           if (channel == pixel) {
@@ -268,8 +268,8 @@ BYOC_NO_INLINE void byoc_split_pack_panel(const byoc_split_pack_params* k, const
           }
           if (x >= p->of.kernel_width || channel >= p->of.channels) continue;
           const float* from =
-              weights + column * k->output + channel * k->channel + y * k->row + x * k->column;
-          for (int64_t n = 0; n < columns; ++n) chunk[i][n] = from[n * k->output];
+              weights + channel * s->channel + (y * p->of.kernel_width + x) * s->tap;
+          for (int64_t n = 0; n < columns; ++n) chunk[i][n] = from[n * s->output];
         }
         packed = byoc_split_pack_chunk(chunk[0], columns, p->parts, 2, 1, packed);
       }
@@ -290,19 +290,18 @@ static inline int64_t byoc_split_allow(int64_t threads) {
 
 BYOC_FUNCTION int byoc_split_pack_on_thread(const int64_t* params, void* const* data, void* scratch,
                                             int64_t part, int64_t parts) {
-  const byoc_split_pack_params* k = (const byoc_split_pack_params*)params;
-  const int64_t panels = (k->split.of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
-  const int64_t size =
-      byoc_split_chunks(&k->split) * byoc_split_chunk_size(&k->split, BYOC_SPLIT_PANEL);
+  const byoc_split_params* p = (const byoc_split_params*)params;
+  const int64_t panels = (p->of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
+  const int64_t size = byoc_split_chunks(p) * byoc_split_chunk_size(p, BYOC_SPLIT_PANEL);
   (void)scratch;
   for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
-    byoc_split_pack_panel(k, (const float*)data[0], panel * BYOC_SPLIT_PANEL,
+    byoc_split_pack_panel(p, (const float*)data[0], panel * BYOC_SPLIT_PANEL,
                           (uint16_t*)data[1] + panel * size);
   }
   return BYOC_OK;
 }
 
-/* params: byoc_split_pack_params. data: the weights, and what is made of them. */
-BYOC_KERNEL(split_pack, byoc_split_pack_params, byoc_split_allow(threads))
+/* params: as of byoc_split. data: the weights, and what is made of them. */
+BYOC_KERNEL(split_pack, byoc_split_params, byoc_split_allow(threads))
 
 #endif /* BYOC_SPLIT_PARTS_H_ */

@@ -18,8 +18,7 @@ enum {
   BYOC_SPLIT_ALONE = 1 << 17 /* multiplications that are not worth waking another thread */
 };
 
-/* The parameters of the kernel; the post-operations follow them. A product of matrices is a
-   convolution 1x1 of an image of one row. There is one group. */
+/* The parameters of the kernel; the post-operations follow them. There is one group. */
 typedef struct __attribute__((may_alias)) byoc_split_params {
   byoc_convolution of;
   int64_t parts; /* of a number: 2 or 3 */
@@ -32,13 +31,6 @@ typedef struct __attribute__((may_alias)) byoc_split_params {
   int64_t slices;       /* of the channels, each of which is copied and multiplied by itself */
   int64_t rows_at_once; /* results of a block */
 } byoc_split_params;
-
-/* The parameters of byoc_split_pack: how far apart the weights of neighbouring outputs, channels,
-   rows and columns of the kernel lie. */
-typedef struct __attribute__((may_alias)) byoc_split_pack_params {
-  byoc_split_params split;
-  int64_t output, channel, row, column;
-} byoc_split_pack_params;
 
 /* Chunks of the weights of one result. */
 static inline int64_t byoc_split_chunks(const byoc_split_params* p) {

@@ -204,22 +204,22 @@ BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void
   const byoc_split_params p = byoc_split_winograd_product(w);
   const int64_t panels = byoc_split_winograd_panels(w);
   const int64_t blocks = panels * p.chunks;
-  const int64_t size = byoc_split_chunk_size(&p, BYOC_SPLIT_PANEL), channels = w->of.channels;
+  const int64_t size = byoc_split_chunk_size(&p, BYOC_SPLIT_PANEL);
   const int64_t of_point = (int64_t)byoc_split_packed_bytes(&p) / 2;
   (void)scratch;
   for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
     enum { kApart = BYOC_TILE_DEPTH * BYOC_SPLIT_PANEL + BYOC_WINOGRAD_TOGETHER };
     const int64_t panel = block / p.chunks, chunk = block % p.chunks;
     const int64_t first = panel * BYOC_SPLIT_PANEL, begin = chunk * BYOC_TILE_DEPTH;
-    const int64_t count = byoc_min(channels - begin, BYOC_TILE_DEPTH);
+    const int64_t count = byoc_min(w->of.channels - begin, BYOC_TILE_DEPTH);
     const int64_t columns = byoc_min(w->of.outputs - first, BYOC_SPLIT_PANEL);
     const int64_t of_chunk = byoc_split_chunk_size(&p, columns);
     float points[BYOC_POINTS * kApart];
     if (count < BYOC_TILE_DEPTH) memset(points, 0, sizeof(points));
     for (int64_t o = 0; o < columns; o += BYOC_WINOGRAD_TOGETHER) {
-      const float* from = (const float*)data[0] + ((first + o) * channels + begin) * 9;
+      const float* from = (const float*)data[0] + (first + o) * w->of.weights.output;
       for (int64_t c = 0; c < count; ++c) {
-        byoc_winograd_transform(w, /*phase=*/0, from + c * 9, channels * 9,
+        byoc_winograd_transform(w, /*phase=*/0, from + (begin + c) * w->of.weights.channel,
                                 byoc_min(columns - o, BYOC_WINOGRAD_TOGETHER),
                                 points + c * BYOC_SPLIT_PANEL + o, kApart);
       }
@@ -231,8 +231,8 @@ BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void
   return BYOC_OK;
 }
 
-/* params: byoc_winograd_params. data: the weights in the order outputs, channels, 3, 3, and what is
-   made of them: point, panel of outputs, and the rest as in byoc_split_pack. */
+/* params: byoc_winograd_params. data: the weights, and what is made of them: point, panel of
+   outputs, and the rest as in byoc_split_pack. */
 BYOC_KERNEL(split_winograd_pack, byoc_winograd_params, byoc_split_allow(threads))
 
 #endif /* BYOC_SPLIT_WINOGRAD_H_ */

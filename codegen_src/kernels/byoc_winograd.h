@@ -57,21 +57,22 @@ static const float kByocWinograd2Of5[6][5] = {
 static const float kByocWinograd2[6][5] = {
     {-1, 0, 0}, {.5f, .5f, .5f}, {.5f, -.5f, .5f}, {0, 0, 1}};
 
-/* The weights of one phase and channel for `outputs` outputs, `apart` numbers apart, at all points,
-   which are written `point` numbers apart; zeros for what is missing of BYOC_WINOGRAD_TOGETHER
-   outputs. `taps`: byoc_winograd_taps, known to the compiler. */
+/* The weights of one phase and channel for `outputs` outputs at all points, which are written
+   `point` numbers apart; zeros for what is missing of BYOC_WINOGRAD_TOGETHER outputs. `taps`:
+   byoc_winograd_taps, known to the compiler. */
 BYOC_INLINE void byoc_winograd_transform_taps(const byoc_winograd_params* w, int taps,
                                               const float (*g)[5], int64_t phase,
-                                              const float* weights, int64_t apart, int64_t outputs,
-                                              float* to, int64_t point) {
+                                              const float* weights, int64_t outputs, float* to,
+                                              int64_t point) {
   const int64_t n = byoc_winograd_side(w), stride = w->of.stride_x;
+  const byoc_weight_strides* s = &w->of.weights;
   float kernel[25][BYOC_WINOGRAD_TOGETHER] = {{0}}, half[5][BYOC_WINOGRAD_TOGETHER];
   for (int i = 0; i < taps; ++i) {
     for (int j = 0; j < taps; ++j) {
       const int64_t y = i * stride + phase / stride, x = j * stride + phase % stride;
       if (y >= w->of.kernel_width || x >= w->of.kernel_width) continue; /* that phase has fewer */
-      for (int64_t o = 0; o < outputs; ++o)
-        kernel[i * taps + j][o] = weights[o * apart + y * w->of.kernel_width + x];
+      const float* tap = weights + (y * w->of.kernel_width + x) * s->tap;
+      for (int64_t o = 0; o < outputs; ++o) kernel[i * taps + j][o] = tap[o * s->output];
     }
   }
   for (int64_t i = 0; i < n; ++i) {
@@ -94,14 +95,13 @@ BYOC_INLINE void byoc_winograd_transform_taps(const byoc_winograd_params* w, int
 }
 
 static inline void byoc_winograd_transform(const byoc_winograd_params* w, int64_t phase,
-                                           const float* weights, int64_t apart, int64_t outputs,
-                                           float* to, int64_t point) {
+                                           const float* weights, int64_t outputs, float* to,
+                                           int64_t point) {
   if (byoc_winograd_taps(w) == 5) {
-    byoc_winograd_transform_taps(w, 5, kByocWinograd2Of5, phase, weights, apart, outputs, to,
-                                 point);
+    byoc_winograd_transform_taps(w, 5, kByocWinograd2Of5, phase, weights, outputs, to, point);
   } else {
     byoc_winograd_transform_taps(w, 3, w->m == 4 ? kByocWinograd4 : kByocWinograd2, phase, weights,
-                                 apart, outputs, to, point);
+                                 outputs, to, point);
   }
 }
 
@@ -109,17 +109,17 @@ BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* cons
                                                void* scratch, int64_t part, int64_t parts) {
   const byoc_winograd_params* w = (const byoc_winograd_params*)params;
   const int64_t channels = w->of.channels, terms = byoc_winograd_terms(w);
-  const int64_t taps = w->of.kernel_width * w->of.kernel_width, points = byoc_winograd_points(w);
+  const int64_t points = byoc_winograd_points(w);
+  const byoc_weight_strides* s = &w->of.weights;
   const int64_t panel = byoc_panel(w->of.isa), panels = (w->of.outputs + panel - 1) / panel;
   const int64_t blocks = (channels + BYOC_WINOGRAD_DEEP - 1) / BYOC_WINOGRAD_DEEP,
                 all = panels * blocks;
+  (void)scratch;
   for (int64_t group = 0; group < w->of.groups; ++group) {
-    const float* weights = (const float*)data[0] + group * w->of.outputs * channels * taps;
+    const float* weights = (const float*)data[0] + group * s->group;
     float* packed = (float*)data[1] + group * byoc_winograd_packed_floats(w);
     if (w->late) {
-      const byoc_product_pack_params p = {w->of.isa, w->of.outputs, channels * 9, 1, channels * 9};
-      void* const of_group[] = {(void*)weights, packed};
-      byoc_product_pack_on_thread((const int64_t*)&p, of_group, scratch, part, parts);
+      byoc_pack_panels(&w->of, weights, packed, part, parts);
       continue;
     }
     for (int64_t item = all * part / parts; item < all * (part + 1) / parts; ++item) {
@@ -130,10 +130,9 @@ BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* cons
         for (int64_t o = 0; o < panel; o += BYOC_WINOGRAD_TOGETHER) {
           const int64_t left =
               byoc_min(byoc_max(w->of.outputs - first - o, 0), BYOC_WINOGRAD_TOGETHER);
-          const float* from =
-              weights + (byoc_min(first + o, w->of.outputs - 1) * channels + begin) * taps;
+          const float* from = weights + byoc_min(first + o, w->of.outputs - 1) * s->output;
           for (int64_t c = 0; c < count; ++c) {
-            byoc_winograd_transform(w, phase, from + c * taps, channels * taps, left,
+            byoc_winograd_transform(w, phase, from + (begin + c) * s->channel, left,
                                     transformed + c * panel + o, BYOC_WINOGRAD_POINT);
           }
         }
@@ -149,9 +148,8 @@ BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* cons
   return BYOC_OK;
 }
 
-/* params: as of byoc_winograd. data: the weights in the order groups, outputs, channels, rows,
-   columns, and what is made of them, in panels: group, point, panel of outputs, phase, channel,
-   output. */
+/* params: as of byoc_winograd. data: the weights, and what is made of them, in panels: group,
+   point, panel of outputs, phase, channel, output. */
 BYOC_KERNEL(winograd_pack, byoc_winograd_params, threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */

@@ -29,19 +29,14 @@ struct Case {
   std::vector<byoc_post_op> post_ops;
 };
 
-byoc_product_params Product(const Case& c, byoc_isa isa, int64_t depth) {
-  byoc_product_params p{};
-  p.isa = isa;
-  p.rows = c.rows;
-  p.columns = c.columns;
-  p.depth = depth;
-  p.src_row = c.stride;
-  p.line_rows = c.line_rows > 0 ? c.line_rows : c.rows;
-  p.src_line = p.line_rows * c.stride + c.line_gap;
-  p.dst_row = c.columns + c.gap;
+byoc_convolution Described(const Case& c, byoc_isa isa, int64_t depth) {
+  byoc_convolution p = Product(isa, c.threads, c.rows, c.line_rows, depth, c.columns);
+  p.src.pixel = c.stride;
+  p.src.row = p.out_width * c.stride + c.line_gap;
+  p.dst.pixel = c.columns + c.gap;
+  p.weights = {0, depth, 1, 0};
   p.has_bias = c.bias;
   p.post_ops = static_cast<int64_t>(c.post_ops.size());
-  p.threads = c.threads;
   return p;
 }
 
@@ -50,12 +45,12 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   std::mt19937 random(7);
   int64_t depth = 0;
   for (int64_t count : c.channels) depth += count;
-  const byoc_product_params p = Product(c, isa, depth);
+  const byoc_convolution p = Described(c, isa, depth);
   Parts parts(c.channels, byoc_product_place(&p, c.rows - 1) + 1, c.relu);
   const auto columns = static_cast<size_t>(c.columns);
   Guarded weights(columns * static_cast<size_t>(depth)), bias(columns);
-  Guarded dst(static_cast<size_t>(c.rows * p.dst_row - c.gap));
-  Guarded packed(byoc_product_packed_bytes(isa, c.columns, depth) / 4, 64);
+  Guarded dst(static_cast<size_t>(c.rows * p.dst.pixel - c.gap));
+  Guarded packed(byoc_product_packed_bytes(&p) / 4, 64);
   Guarded scratch(byoc_batch_norm_product_scratch_bytes(&p) / 4, 64);
   Fill({&weights, &bias}, &random);
   Operands operands(columns, dst.size(), &random);
@@ -64,7 +59,7 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   std::vector<byoc_post_op> post_ops = c.post_ops;
   std::vector<void*> of_product = {nullptr, packed.data()};
   if (c.bias) of_product.push_back(bias.data());
-  const byoc_strides strides = {0, 0, p.dst_row, 0, p.columns};
+  const byoc_strides strides = {0, 0, p.dst.pixel, 0, p.outputs};
   operands.Bind(strides, &post_ops, &of_product);
   of_product.push_back(dst.data());
   std::vector<void*> data = parts.Data();
@@ -77,12 +72,9 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
             reinterpret_cast<byoc_post_op*>(params.data() + sizeof(p) / sizeof(int64_t)));
   const std::vector<int64_t> of_norm = parts.Params(isa, c.threads);
   params.insert(params.end(), of_norm.begin(), of_norm.end());
-  const byoc_product_pack_params to_pack = {isa, c.columns, depth, 1, depth};
-  int64_t pack_params[sizeof(to_pack) / sizeof(int64_t)];
-  std::memcpy(pack_params, &to_pack, sizeof(to_pack));
   void* const pack_data[] = {weights.data(), packed.data()};
   char message[BYOC_ERROR_BYTES];
-  CHECK(byoc_product_pack(pack_params, pack_data, nullptr, 1, message) == BYOC_OK);
+  CHECK(byoc_product_pack(params.data(), pack_data, nullptr, 1, message) == BYOC_OK);
   CHECK(byoc_batch_norm_product(params.data(), data.data(), scratch.data(), c.threads, message) ==
         BYOC_OK);
 
@@ -94,14 +86,14 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
       for (int64_t k = 0; k < depth; ++k) {
         sum += parts.Exact(pixel, k) * weights.data()[n * depth + k];
       }
-      sum = operands.Apply(post_ops, sum, n, m * p.dst_row + n);
+      sum = operands.Apply(post_ops, sum, n, m * p.dst.pixel + n);
       largest = std::max(largest, std::abs(sum));
-      const float got = dst.data()[m * p.dst_row + n];
+      const float got = dst.data()[m * p.dst.pixel + n];
       error = Worse(error, std::abs(sum - got));
       if (result != nullptr) result->push_back(got);
     }
-    for (int64_t n = c.columns; n < p.dst_row && m + 1 < c.rows; ++n) {
-      if (dst.data()[m * p.dst_row + n] != Guarded::kUntouched) return INFINITY;
+    for (int64_t n = c.columns; n < p.dst.pixel && m + 1 < c.rows; ++n) {
+      if (dst.data()[m * p.dst.pixel + n] != Guarded::kUntouched) return INFINITY;
     }
   }
   return error / std::max(largest, 1e-30);
@@ -168,7 +160,7 @@ TEST(strided_pixels) {
     for (int64_t line_rows : {1, 5, 14}) {
       Case c;
       c.channels = {9, 16};
-      c.rows = rows;
+      c.rows = byoc_round_up(rows, line_rows);
       c.columns = 40;
       c.line_rows = line_rows;
       c.stride = 2;
@@ -222,7 +214,7 @@ TEST(numbers_that_are_not_finite) {
       Case c;
       c.channels = {1};
       c.relu = c.bias = false;
-      const byoc_product_params p = Product(c, isa, 1);
+      const byoc_convolution p = Described(c, isa, 1);
       Parts parts(c.channels, 1, false);
       parts.sources[0]->data()[0] = x;
       parts.gamma.data()[0] = 1;

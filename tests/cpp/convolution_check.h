@@ -29,7 +29,7 @@ struct Convolution {
   int64_t lanes = 8;             // of a block of channels
   int64_t src_gap = 0, gap = 0;  // floats between pixels (channels last only)
   int64_t shuffle = 1;           // of the source's channels, as oneDNN's
-  bool across = false;           // weights whose outputs lie side by side
+  bool across = false;           // weights of neighbouring outputs lie side by side
   int threads = 1;
   bool bias = true;
   std::vector<byoc_post_op> post_ops;
@@ -46,10 +46,17 @@ struct Convolution {
   byoc_strides Result() const {
     return Strides(dst, OutHeight(), OutWidth(), groups * outputs, gap);
   }
+  /// Groups, outputs, channels, taps; or taps, channels, groups, outputs.
+  byoc_weight_strides Weights() const {
+    const int64_t area = kernel_height * kernel_width, all = groups * outputs;
+    if (across) return {outputs, 1, all, all * channels};
+    return {outputs * Taps(), Taps(), area, 1};
+  }
   /// Where a weight lies, of all outputs.
   int64_t Weight(int64_t output, int64_t channel, int64_t i, int64_t j) const {
-    const int64_t tap = (channel * kernel_height + i) * kernel_width + j;
-    return across ? tap * outputs + output : output * Taps() + tap;
+    const byoc_weight_strides s = Weights();
+    return output / outputs * s.group + output % outputs * s.output + channel * s.channel +
+           (i * kernel_width + j) * s.tap;
   }
   /// The channel of the source that a channel of all groups is.
   int64_t Channel(int64_t channel) const {
@@ -99,6 +106,7 @@ class Params {
                                                     c.left,
                                                     c.Source(),
                                                     c.Result(),
+                                                    c.Weights(),
                                                     c.bias,
                                                     static_cast<int64_t>(c.post_ops.size())};
   }
@@ -115,7 +123,6 @@ class Params {
 struct Kernel {
   byoc_kernel pack, run;
   size_t packed_bytes, scratch_bytes;
-  const int64_t* to_pack = nullptr;  // its parameters, if they are not those of the kernel
 };
 
 /// The largest error, as a share of the largest result (`of_products`: of the sum of the absolute
@@ -146,10 +153,9 @@ Outcome Convolve(const Convolution& c, Params<P>* params, const Kernel& kernel,
   operands.Bind(of_dst, &post_ops, &data);
   data.push_back(dst.data());
   std::copy(post_ops.begin(), post_ops.end(), params->post_ops());
-  const int64_t* to_pack = kernel.to_pack != nullptr ? kernel.to_pack : params->data();
   void* const packing[] = {weights.data(), packed.data()};
   char message[BYOC_ERROR_BYTES];
-  CHECK(kernel.pack(to_pack, packing, nullptr, c.threads, message) == BYOC_OK);
+  CHECK(kernel.pack(params->data(), packing, nullptr, c.threads, message) == BYOC_OK);
   CHECK(kernel.run(params->data(), data.data(), scratch.data(), c.threads, message) == BYOC_OK);
 
   const Window window = {c.height,   c.width,      c.kernel_height, c.kernel_width, c.stride_y,

@@ -48,6 +48,7 @@ TEST(channels_and_outputs) {
       Case c;
       c.channels = channels;
       c.outputs = outputs;
+      c.across = outputs % 2 == 1;
       Check(c);
     }
   }

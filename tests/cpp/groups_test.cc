@@ -71,6 +71,7 @@ TEST(channels_and_outputs) {
         c.groups = groups;
         c.channels = channels;
         c.outputs = outputs;
+        c.across = outputs % 2 == 1;
         c.height = 2;
         c.width = 10;
         c.kernel_height = c.kernel_width = 3;

@@ -45,18 +45,17 @@ int64_t Number(uint8_t byte, bool is_signed) {
 }
 
 /// Packs the weights, and runs the kernel, which may read both zero points.
-void Run(const byoc_integer_params& p, const byoc_integer_pack_params& pack, Bytes* src,
-         Bytes* weights, int32_t src_zero, int32_t weights_zero, Bytes* dst) {
+void Run(const byoc_integer_params& p, Bytes* src, Bytes* weights, int32_t src_zero,
+         int32_t weights_zero, Bytes* dst) {
   Bytes packed(static_cast<int64_t>(byoc_integer_packed_bytes(&p)), 64);
   Bytes scratch(p.of.threads * byoc_integer_thread_bytes(&p), 64);
   char message[BYOC_ERROR_BYTES];
-  int64_t pack_params[sizeof(pack) / 8], params[sizeof(p) / 8];
-  std::memcpy(pack_params, &pack, sizeof(pack));
+  int64_t params[sizeof(p) / 8];
   std::memcpy(params, &p, sizeof(p));
   const auto threads = static_cast<int>(p.of.threads);
   void* const to_pack[] = {weights->data(), packed.data()};
   void* const data[] = {src->data(), packed.data(), &src_zero, &weights_zero, dst->data()};
-  CHECK(byoc_integer_pack(pack_params, to_pack, nullptr, threads, message) == BYOC_OK);
+  CHECK(byoc_integer_pack(params, to_pack, nullptr, threads, message) == BYOC_OK);
   CHECK(byoc_integer(params, data, scratch.data(), threads, message) == BYOC_OK);
 }
 
@@ -87,13 +86,12 @@ void Check(Case c) {
     p.dst_group = p.next_column = c.outputs;
     p.across = c.groups;
     p.src_dtype = c.src_dtype;
+    p.weights_dtype = c.signed_weights ? BYOC_S8 : BYOC_U8;
     if (!c.zeros) p.at.src_zero = -1;
     if (!c.weights_zero) p.at.weights_zero = -1;
     p.is_winograd = c.winograd;
     p.rows = byoc_is_depthwise(&p.of) ? static_cast<int64_t>(BYOC_INTEGER_RUN)
                                       : byoc_integer_block(&p, 1 << 13);
-    const byoc_integer_pack_params pack = {
-        p, c.outputs * c.Taps(), c.Taps(), c.kernel * c.kernel, c.kernel, 1, c.signed_weights};
     Bytes src(c.images * p.of.src.image), weights(c.groups * c.outputs * c.Taps());
     Bytes dst(4 * c.images * p.of.dst.image);
     const bool is_signed = c.src_dtype == BYOC_S8;
@@ -101,7 +99,7 @@ void Check(Case c) {
     Fill(&weights, c.extreme, c.signed_weights ? -128 : 0, c.signed_weights ? 127 : 255, &random);
     int32_t src_zero = is_signed ? (c.extreme ? -128 : 7) : (c.extreme ? 0 : 131),
             weights_zero = 99;
-    Run(p, pack, &src, &weights, src_zero, weights_zero, &dst);
+    Run(p, &src, &weights, src_zero, weights_zero, &dst);
 
     const int64_t of_src = c.zeros ? src_zero : 0, of_weights = c.weights_zero ? weights_zero : 0;
     const Window window = {c.height, c.width,    c.kernel,   c.kernel, c.stride,
@@ -150,18 +148,15 @@ void CheckTransposed(int64_t channels, int64_t columns, int64_t width, int threa
     p.across = kAcross;
     p.rows = byoc_integer_block(&p, 1 << 11);
     constexpr int64_t kArea = kDown * kAcross;
-    byoc_integer_pack_params pack{};  // weights [channels, columns, window], as in the models
-    pack.product = p;
-    pack.group_stride = pack.is_signed = 1;
-    pack.column_stride = kArea;
-    pack.channel_stride = kArea * columns;
+    p.of.weights = {1, kArea, kArea * columns, 0};  // [channels, columns, window], as in the models
+    p.weights_dtype = BYOC_S8;
     Bytes src(kImages * p.of.src.image), weights(kArea * columns * channels);
     const int64_t results = kImages * kHeight * width * kArea * columns;
     Bytes dst(4 * results);
     Fill(&src, false, 0, 255, &random);
     Fill(&weights, false, -128, 127, &random);
     int32_t src_zero = 131, weights_zero = 9;
-    Run(p, pack, &src, &weights, src_zero, weights_zero, &dst);
+    Run(p, &src, &weights, src_zero, weights_zero, &dst);
     int64_t wrong = 0;
     for (int64_t i = 0; i < results; ++i) {
       const int64_t column = i % columns, x = i / columns % (kAcross * width);

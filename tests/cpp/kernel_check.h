@@ -61,6 +61,25 @@ inline int64_t Offset(const byoc_strides& s, int64_t image, int64_t y, int64_t x
   return image * s.image + y * s.row + x * s.pixel + byoc_channel_offset(&s, channel);
 }
 
+/// A product of rows in lines of so many (0: one line) with weights whose columns lie side by side;
+/// rows of the source and result lie densely.
+inline byoc_convolution Product(byoc_isa isa, int threads, int64_t rows, int64_t line_rows,
+                                int64_t depth, int64_t columns) {
+  byoc_convolution p{};
+  p.isa = isa;
+  p.threads = threads;
+  p.images = p.groups = p.kernel_height = p.kernel_width = 1;
+  p.stride_y = p.stride_x = p.dilation_y = p.dilation_x = 1;
+  p.width = p.out_width = line_rows > 0 ? line_rows : rows;
+  p.height = p.out_height = rows / byoc_max(p.width, 1);
+  p.channels = depth;
+  p.outputs = columns;
+  p.src = {0, p.width * depth, depth, 0, depth};
+  p.dst = {0, p.width * columns, columns, 0, columns};
+  p.weights = {0, 1, columns, 0};
+  return p;
+}
+
 /// The taps of a convolution, and the image that they read.
 struct Window {
   int64_t height, width;

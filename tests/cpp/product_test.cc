@@ -30,19 +30,15 @@ struct Case {
 
 std::vector<int64_t> Params(const Case& c, byoc_isa isa) {
   std::vector<int64_t> params(
-      (sizeof(byoc_product_params) + c.post_ops.size() * sizeof(byoc_post_op)) / sizeof(int64_t));
-  auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
-  p.isa = isa;
-  p.rows = c.rows;
-  p.columns = c.columns;
-  p.depth = c.depth;
-  p.src_row = c.depth + c.gap;
-  p.dst_row = c.columns + c.gap;
-  p.line_rows = c.line_rows > 0 ? c.line_rows : c.rows;
-  p.src_line = p.line_rows * p.src_row + c.line_gap;
+      (sizeof(byoc_convolution) + c.post_ops.size() * sizeof(byoc_post_op)) / sizeof(int64_t));
+  auto& p = *reinterpret_cast<byoc_convolution*>(params.data());
+  p = Product(isa, c.threads, c.rows, c.line_rows, c.depth, c.columns);
+  p.src.pixel = c.depth + c.gap;
+  p.src.row = p.out_width * p.src.pixel + c.line_gap;
+  p.dst.pixel = c.columns + c.gap;
+  if (c.transposed) p.weights = {0, c.depth, 1, 0};
   p.has_bias = c.bias;
   p.post_ops = static_cast<int64_t>(c.post_ops.size());
-  p.threads = c.threads;
   return params;
 }
 
@@ -51,14 +47,14 @@ std::vector<int64_t> Params(const Case& c, byoc_isa isa) {
 double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) {
   std::mt19937 random(7);
   std::vector<int64_t> params = Params(c, isa);
-  auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
+  auto& p = *reinterpret_cast<byoc_convolution*>(params.data());
   const auto rows = static_cast<size_t>(c.rows), columns = static_cast<size_t>(c.columns);
   const auto gap = static_cast<size_t>(c.gap);
   const auto source = [&p](int64_t row) { return byoc_product_place(&p, row); };
   Guarded src(static_cast<size_t>(source(c.rows - 1) + c.depth));
-  Guarded dst(rows * static_cast<size_t>(p.dst_row) - gap);
+  Guarded dst(rows * static_cast<size_t>(p.dst.pixel) - gap);
   Guarded weights(columns * static_cast<size_t>(c.depth)), bias(columns);
-  Guarded packed(byoc_product_packed_bytes(isa, c.columns, c.depth) / 4, 64);
+  Guarded packed(byoc_product_packed_bytes(&p) / 4, 64);
   Guarded scratch(byoc_product_scratch_bytes(&p) / 4, 64);
   Fill({&src, &weights, &bias}, &random);
   Operands operands(columns, dst.size(), &random);
@@ -67,17 +63,13 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
   std::vector<byoc_post_op> post_ops = c.post_ops;
   std::vector<void*> data = {src.data(), packed.data()};
   if (c.bias) data.push_back(bias.data());
-  const byoc_strides strides = {0, 0, p.dst_row, 0, p.columns};
+  const byoc_strides strides = {0, 0, p.dst.pixel, 0, p.outputs};
   operands.Bind(strides, &post_ops, &data, c.sum_in_place ? dst.data() : nullptr);
   data.push_back(dst.data());
   std::copy(post_ops.begin(), post_ops.end(), reinterpret_cast<byoc_post_op*>(&p + 1));
-  const byoc_product_pack_params to_pack = {isa, c.columns, c.depth, c.transposed ? 1 : c.columns,
-                                            c.transposed ? c.depth : 1};
-  int64_t pack_params[sizeof(to_pack) / sizeof(int64_t)];
-  std::memcpy(pack_params, &to_pack, sizeof(to_pack));
   void* const pack_data[] = {weights.data(), packed.data()};
   char message[BYOC_ERROR_BYTES];
-  CHECK(byoc_product_pack(pack_params, pack_data, nullptr, c.threads, message) == BYOC_OK);
+  CHECK(byoc_product_pack(params.data(), pack_data, nullptr, c.threads, message) == BYOC_OK);
   CHECK(byoc_product(params.data(), data.data(), scratch.data(), c.threads, message) == BYOC_OK);
 
   double largest = 0, error = 0;
@@ -88,15 +80,15 @@ double Error(const Case& c, byoc_isa isa, std::vector<float>* result = nullptr) 
         sum += static_cast<double>(src.data()[source(m) + k]) *
                weights.data()[c.transposed ? n * c.depth + k : k * c.columns + n];
       }
-      sum = operands.Apply(post_ops, sum, n, m * p.dst_row + n);
+      sum = operands.Apply(post_ops, sum, n, m * p.dst.pixel + n);
       largest = std::max(largest, std::abs(sum));
-      const double difference = std::abs(sum - dst.data()[m * p.dst_row + n]);
+      const double difference = std::abs(sum - dst.data()[m * p.dst.pixel + n]);
       error = Worse(error, difference);
-      if (result != nullptr) result->push_back(dst.data()[m * p.dst_row + n]);
+      if (result != nullptr) result->push_back(dst.data()[m * p.dst.pixel + n]);
     }
     if (c.sum_in_place || m + 1 == c.rows) continue;
-    for (int64_t n = c.columns; n < p.dst_row; ++n) {
-      if (dst.data()[m * p.dst_row + n] != Guarded::kUntouched) return INFINITY;
+    for (int64_t n = c.columns; n < p.dst.pixel; ++n) {
+      if (dst.data()[m * p.dst.pixel + n] != Guarded::kUntouched) return INFINITY;
     }
   }
   return error / std::max(largest, 1e-30);
@@ -207,7 +199,7 @@ TEST(pixels_of_an_image) {
   for (int64_t rows : {1, 4, 5, 11, 160, 301}) {
     for (int64_t line_rows : {1, 5, 14}) {
       Case c;
-      c.rows = rows;
+      c.rows = byoc_round_up(rows, line_rows);
       c.columns = 40;
       c.depth = 19;
       c.line_rows = line_rows;
@@ -274,7 +266,7 @@ TEST(numbers_that_are_special) {
         c.bias = false;
         c.post_ops = {op};
         std::vector<int64_t> params = Params(c, isa);
-        auto& p = *reinterpret_cast<byoc_product_params*>(params.data());
+        auto& p = *reinterpret_cast<byoc_convolution*>(params.data());
         std::memcpy(&p + 1, &op, sizeof(op));
         std::vector<float> packed(64, 1.f), scratch(byoc_product_scratch_bytes(&p) / 4);
         std::vector<float> src(std::begin(special), std::end(special)), dst(src.size() * columns);

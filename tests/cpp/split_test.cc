@@ -26,12 +26,9 @@ double Error(Case c, int64_t parts) {
   Params<byoc_split_params> p(c, BYOC_AVX512);
   p->parts = parts;
   byoc_split_plan(&*p, c.threads, c.cache * 3 / 4);
-  const int64_t area = c.kernel_height * c.kernel_width;
-  byoc_split_pack_params pack = {*p, c.Taps(), area, c.kernel_width, 1};
-  if (c.across) pack = {*p, 1, area * c.outputs, c.kernel_width * c.outputs, c.outputs};
   return Convolve(c, &p,
                   {byoc_split_pack, byoc_split, byoc_split_packed_bytes(&*p),
-                   byoc_split_scratch_bytes(&*p), reinterpret_cast<const int64_t*>(&pack)},
+                   byoc_split_scratch_bytes(&*p)},
                   /*of_products=*/true)
       .error;
 }

@@ -135,6 +135,7 @@ TEST(channels_and_outputs) {
       Case c;
       c.channels = channels;
       c.outputs = outputs;
+      c.across = outputs % 2 == 1;
       c.height = 6;
       c.width = 5;
       Check(c);
