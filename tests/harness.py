@@ -227,7 +227,8 @@ class Case:
     def run(self, partitioned: bool = True) -> list[np.ndarray]:
         """The results, computed through our pipeline or by TVM alone."""
         if partitioned:
-            executable = tvm.compile(self.partitioned, "llvm", relax_pipeline="byoc")
+            pipeline = relax.get_pipeline("byoc", strict=True)  # what partitioning took cannot come back unseen
+            executable = tvm.compile(self.partitioned, "llvm", relax_pipeline=pipeline)
         else:
             executable = tvm.compile(self.module, "llvm")
         machine = relax.VirtualMachine(executable, tvm.cpu())

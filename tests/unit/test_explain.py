@@ -16,6 +16,7 @@ from tests.unit.importing import module, onnx_model
 from tvm_byoc_dnnl.graph.cost import RegionPolicy
 from tvm_byoc_dnnl.report import explain
 from tvm_byoc_dnnl.vendors.namespace import Description
+from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 nn = relax.op.nn
 
@@ -306,6 +307,15 @@ def test_a_vendor_with_a_broken_lowering_does_not_break_the_report(picky):
 
     (call,) = explain(module(lambda bb, x: relax.op.tanh(x), (4,)), picky).calls
     assert "vendor bug" in call.reasons[0]
+
+
+def test_a_lowering_has_no_constant_of_its_own(monkeypatch):
+    def exp(g, call):
+        return g.binary("add", g.value(call.args[0]), g.value(relax.const([1.0])), (4,))
+
+    monkeypatch.setitem(namespace("dnnl").lowerings, "relax.exp", exp)
+    (call,) = explain(module(lambda bb, x: relax.op.exp(x), (4,))).calls
+    assert "reads a value that the region has not" in call.reasons[0]
 
 
 def test_a_library_that_cannot_be_asked_is_mentioned(picky):

@@ -18,7 +18,7 @@ from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import BrokenRegions, Failure, Reject, calling, describe
 from ..graph.builder import GraphBuilder
 from ..graph.graph import PortableGraph
-from ..ir.relax_utils import bindings_of, codegen_of, composite_of, op_calls
+from ..ir.relax_utils import bindings_of, codegen_of, composite_of, constants_in, op_calls
 from ..ir.tvm_compat import constant_tensor
 from .codegen import NO_TERMS, OUTPUTS, Codegen, SourceBuild, Terms, Times, attempt, once
 from .namespace import Namespace, Pattern, told
@@ -60,8 +60,8 @@ def _lower(ns: Namespace, func: relax.Function, options: dict[str, Any]) -> _Low
     arguments = len(g.graph.inputs)
     _lower_body(ns, g, func)
     graph = g.finish(g.values(func.body.body))
-    if len(graph.inputs) != arguments:
-        raise Reject(f"a lowering of {ns.name!r} reads what is neither an argument nor a result of the region")
+    if len(graph.inputs) != arguments or not set(g.constants.values()) <= set(constants_in(func)):
+        raise Reject(f"a lowering of {ns.name!r} reads a value that the region has not; nodes' attributes hold numbers")
     return _Lowered(told(ns, "optimize", graph) or graph, g.constants)
 
 
