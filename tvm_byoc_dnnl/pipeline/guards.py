@@ -31,6 +31,7 @@ from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function, make
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
 from ..te.legalize import MENDED, Legalization, default_of, dims_of, emitted, stage
+from ..te.nan import broadcast_index
 
 #: a condition, and the message and the kind of the error where it does not hold
 Rule = tuple[Any, str, str]
@@ -175,13 +176,14 @@ def _division(op: str, divide: Callable[[Any, Any], Any], *, is_rest: bool) -> L
         if not is_signed:
             return default(bb, bb.normalize(relax.Call(call.op, [dividend, divisor], call.attrs)))
 
-        def element(a: Any, b: Any) -> Any:
-            quotient = divide(a, tirx.Select(b == -1, tirx.const(1, dtype), b))
-            negative = tirx.Select(a == tirx.min_value(dtype), a, -a)
-            return tirx.Select(b == -1, tirx.const(0, dtype) if is_rest else negative, quotient)
+        def kernel(first: te.Tensor, second: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
+            def element(*at: Any) -> Any:
+                a, b = (operand(*broadcast_index(operand, at)) for operand in (first, second))
+                quotient = divide(a, tirx.Select(b == -1, tirx.const(1, dtype), b))
+                negative = tirx.Select(a == tirx.min_value(dtype), a, -a)
+                return tirx.Select(b == -1, tirx.const(0, dtype) if is_rest else negative, quotient)
 
-        def kernel(a: te.Tensor, b: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
-            return _broadcast(a, b, shape, element)
+            return te.compute(shape, element, name="divide")
 
         return bb.call_te(kernel, dividend, divisor, dims_of(call), primfunc_name_hint=_name(call))
 
@@ -190,14 +192,6 @@ def _division(op: str, divide: Callable[[Any, Any], Any], *, is_rest: bool) -> L
 
 def _not_zero(bb: relax.BlockBuilder, value: Any, message: str) -> Any:
     return _checked(bb, value, lambda read, i, _sizes: [(tirx.Cast("bool", read(i)), message, _VALUE)])
-
-
-def _broadcast(a: te.Tensor, b: te.Tensor, shape: Sequence[Any], element: Callable[[Any, Any], Any]) -> te.Tensor:
-    def read(tensor: te.Tensor, at: Sequence[Any]) -> Any:
-        own = at[len(at) - len(tensor.shape) :]
-        return tensor(*(0 if isinstance(n, tirx.IntImm) and n.value == 1 else i for n, i in zip(tensor.shape, own)))
-
-    return te.compute(shape, lambda *at: element(read(a, at), read(b, at)), name="divide")
 
 
 def _boxes(op: str) -> Legalization:

@@ -51,7 +51,7 @@ def of_two(binary: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any])
             return usual
 
         def one(*at: Any) -> Any:
-            here, there = (_broadcast_index(operand, at) for operand in (first, second))
+            here, there = (broadcast_index(operand, at) for operand in (first, second))
             x, y = first[here], second[there]
             return tirx.Select(_is_nan(first, here), x, scalar(x, y))
 
@@ -60,7 +60,7 @@ def of_two(binary: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any])
     return compute
 
 
-def _broadcast_index(operand: te.Tensor, at: Sequence[Any]) -> tuple[Any, ...]:
+def broadcast_index(operand: te.Tensor, at: Sequence[Any]) -> tuple[Any, ...]:
     own = at[len(at) - len(operand.shape) :]
     return tuple(
         0 if isinstance(size, tirx.IntImm) and size == 1 else i for size, i in zip(operand.shape, own, strict=True)
@@ -140,7 +140,7 @@ def not_equal(attrs: Any, first: te.Tensor, second: te.Tensor) -> te.Tensor:
         return usual
 
     def one(*at: Any) -> Any:
-        nans = [_is_nan(operand, _broadcast_index(operand, at)) for operand in (first, second)]
+        nans = [_is_nan(operand, broadcast_index(operand, at)) for operand in (first, second)]
         return tirx.any(usual[at], *nans)
 
     return te.compute(usual.shape, one, tag=topi.tag.BROADCAST)

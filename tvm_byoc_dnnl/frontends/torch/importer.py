@@ -22,7 +22,7 @@ import tvm
 from tvm import relax, tirx
 
 from ...core.errors import UnsupportedError, first_line
-from ...ir.relax_utils import DIMS_ATTR, shape_dims, straight_line
+from ...ir.relax_utils import DIMS_ATTR, shape_dims, straight_line, with_attributes
 from ...ir.tvm_compat import analyzer, dtype_of, substitute
 from .operators import CONVERTERS as OPERATORS
 from .quantised import CONVERTERS as QUANTISED
@@ -239,12 +239,9 @@ class _OwnDtype:
         if not isinstance(expr, relax.Call):
             return expr
         args = [self._builder.normalize(self._own(arg)) for arg in expr.args]
-        attrs = expr.attrs
-        if str(getattr(attrs, "out_dtype", "") or "") == "float32" and dtype_of(args[0].ty) in _NARROW_DTYPES:
-            about = type(attrs).__tvm_ffi_type_info__
-            fields = {field.name: getattr(attrs, field.name) for field in about.fields}
-            attrs = tvm.ir.make_node(about.type_key, **{**fields, "out_dtype": dtype_of(args[0].ty)})
-        return relax.Call(expr.op, args, attrs, expr.ty_args)
+        if str(getattr(expr.attrs, "out_dtype", "") or "") == "float32" and dtype_of(args[0].ty) in _NARROW_DTYPES:
+            return with_attributes(expr, args, out_dtype=dtype_of(args[0].ty))
+        return relax.Call(expr.op, args, expr.attrs, expr.ty_args)
 
 
 #: norms that Relax has for bfloat16, and those that it has not
