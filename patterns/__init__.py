@@ -1,1 +1,1 @@
-"""The vendors that come with the package: one folder each, which registers a namespace when it is imported."""
+"""The vendors that come with the package: one folder each, whose module `ops` registers a namespace."""

@@ -43,10 +43,10 @@ def _open_blob(*blob: Any) -> Any:
 def _help(name: str, error: str) -> str:
     """The native library calls this when an engine does not load: map the libraries that it needs, list the paths.
 
-    The engine has the name of its vendor, whose folder has a module ``library`` with a function ``find``.
+    The engine has the name of its vendor, whose package has a function ``find``.
     """
     try:
-        vendor = importlib.import_module(f"{__name__}.patterns.{name}.library")
+        vendor = importlib.import_module(f"{__name__}.patterns.{name}")
     except ImportError:
         return _advice(error)
     return vendor.find(error)
@@ -55,10 +55,14 @@ def _help(name: str, error: str) -> str:
 def _attribute(name: str) -> Any:
     # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
     # until it is used.
-    if name in ("load", "Runner"):  # all that many a process needs; the rest takes as long again to import
-        from .runtime import runner
+    if name == "load":  # all that many a process needs
+        from .runtime import load
 
-        return getattr(runner, name)
+        return load
+    if name == "Runner":  # the rest takes as long again to import
+        from .runtime.runner import Runner
+
+        return Runner
     if not name.startswith("__"):
         folder_or_file = f"{__name__}.{name}"
         try:

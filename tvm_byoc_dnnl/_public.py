@@ -44,7 +44,8 @@ from .graph.cost import RegionPolicy as RegionPolicy, Work as Work
 from .report import Report as Report, explain as explain
 from .report.profile import Profile as Profile, profile as profile
 from .report.verify import Verification as Verification, verify as verify
-from .runtime.runner import Runner as Runner, load as load
+from .runtime import load as load
+from .runtime.runner import Runner as Runner
 from .te import (
     TEGraph as TEGraph,
     register_te_compute as register_te_compute,

@@ -26,8 +26,8 @@ from .core.errors import ByocError, InputError, UnsupportedError
 from .core.tensor_info import STORED
 from .frontends import to_relax
 from .frontends.onnx.inputs import deciding_inputs, with_constants
+from .runtime import lightest
 from .runtime.base import BaseRunner
-from .runtime.runner import lightest
 
 _KEPT = 8  # compiled forms of one model, the least recently used goes first
 

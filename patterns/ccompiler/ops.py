@@ -34,6 +34,7 @@ from ...vendor import (
     constant_numpy,
     describe,
     dtype_of,
+    for_each_region,
     generate_c,
     get_target_options,
     is_constant,
@@ -41,6 +42,8 @@ from ...vendor import (
     lower_tir,
     object_module,
     register_annotate_compiler,
+    register_namespace,
+    register_target_hooks,
     require,
     schedule_te,
     shape_dims,
@@ -363,12 +366,6 @@ class ViewsStay(RegionPolicy):
         return super().why_not(work)
 
 
-def register(compiler: str) -> None:
-    for names in FAMILIES.values():
-        for name in names.split():
-            register_annotate_compiler(compiler, f"relax.{name}", _predicate(f"relax.{name}"))
-
-
 def _predicate(op: str) -> Callable[[Any, Sequence[Any]], bool]:
     def can_compile(attrs: Any, args: Sequence[Any]) -> bool:
         find_compiler()
@@ -437,3 +434,15 @@ def _function_of(call: Any) -> relax.Function:
     result = relax.Var("result", call.ty)
     body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, call)])], result)
     return relax.BlockBuilder().normalize(relax.Function(params, body, call.ty))
+
+
+register_namespace(NAMESPACE, policy=ViewsStay())
+for _op in " ".join(FAMILIES.values()).split():
+    register_annotate_compiler(NAMESPACE, f"relax.{_op}", _predicate(f"relax.{_op}"))
+register_target_hooks(
+    NAMESPACE,
+    relax_to_tir=for_each_region(lower_region),
+    tir_to_runtime=compile_functions,
+    target=TARGET,
+    options=OPTIONS,
+)

@@ -1,53 +1,53 @@
-"""oneDNN: predicates, lowerings and fusion patterns, one file per family of operators.
+"""oneDNN: predicates, lowerings and fusion patterns, which `ops` registers; here is where its library lies.
 
-An operator's default predicate is its lowering plus a probe of the library, so most files hold lowerings only.
+A process that loads a compiled model needs no more than that.
 """
 
 from __future__ import annotations
 
-from ...vendor import portable_codegen, register_namespace
-from . import (
-    attention,  # each registers its operators
-    elementwise,  # noqa: F401
-    machine,
-    norm,  # noqa: F401
-    products,  # noqa: F401
-    quantize,  # noqa: F401
-    recurrent,  # noqa: F401
-    reduce,  # noqa: F401
-    resize,  # noqa: F401
-    shape,  # noqa: F401
-)
-from .common import OPTIONS
-from .library import (
-    EXAMINATION,
-    create_module,
-    create_source,
-    describe,
-    emit,
-    measure_candidates,
-    probe,
-    probe_many,
-    source_build,
-    write_program,
-)
-from .policy import DnnlPolicy, primitive_flops
-from .post_ops import fuse_post_ops
-from .resize import TakeTables
+import ctypes
+import importlib.metadata
+import os
+from pathlib import Path
 
-register_namespace(
-    "dnnl",
-    codegen=portable_codegen(
-        "dnnl", create_module, create_source, source_build, OPTIONS, measure_candidates, machine.measure
-    ),
-    probe=probe,
-    probe_many=probe_many,
-    describe=describe,
-    emit=emit,
-    write_program=write_program,
-    optimize=fuse_post_ops,
-    primitive_flops=primitive_flops,
-    doctor=EXAMINATION,
-    prepare=[attention.CausalMasks, TakeTables],
-    policy=DnnlPolicy(cheap_beside_host=False),
-)
+DNNL = "libdnnl.so.3"
+WHEEL = "onednn-cpu-gomp"
+_CURE = f"oneDNN ({DNNL}, 3.2 or newer) is missing or too old: pip install {WHEEL}==2023.2.0"
+
+
+def find(error: str) -> str:
+    """Load libdnnl from the folder where pip installed it, so that the linker finds it by its name.
+
+    Returns
+    -------
+    str
+        Where it was searched, and what to do about ``error``, which the linker gave before.
+    """
+    searched = ["the run path of our library", *_map_wheel()]
+    cure = _CURE
+    if "libgomp" in f"{error} {searched}":
+        from ...vendor import native
+
+        cure = native.OPENMP_CURE
+    return f"Searched: {', '.join(searched)}. {cure}"
+
+
+def _map_wheel() -> list[str]:
+    try:
+        wheel = importlib.metadata.distribution(WHEEL)
+    except importlib.metadata.PackageNotFoundError:
+        return [f"the wheel {WHEEL} (not installed)"]
+    tried = []
+    for file in wheel.files or ():
+        if file.name != DNNL:
+            continue
+        path = Path(str(wheel.locate_file(file))).resolve()
+        # ctypes.CDLL holds Python's lock while it loads a library; a function that it calls does not.
+        ctypes.CDLL(None).dlopen(str(path).encode(), os.RTLD_NOW)
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            tried.append(f"{path} ({error})")
+        else:
+            tried.append(str(path))
+    return tried

@@ -8,12 +8,9 @@ program, but for the regions themselves.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import importlib.metadata
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,10 +37,7 @@ from ...vendor import (
     remembered,
     trial_sizes,
 )
-
-_DNNL = "libdnnl.so.3"
-WHEEL = "onednn-cpu-gomp"
-_CURE = f"oneDNN ({_DNNL}, 3.2 or newer) is missing or too old: pip install {WHEEL}==2023.2.0"
+from . import DNNL, WHEEL
 
 #: sizes with which a graph of unknown sizes is probed, if it is refused with others
 _MOST_SIZES = 2
@@ -208,43 +202,9 @@ def path() -> Path:
         if file.rsplit("/", 1)[-1].startswith("libdnnl.so"):
             return Path("/" + file)
     raise NativeLibraryError(
-        f"oneDNN is not a shared library of its own in this process; expected one called {_DNNL}. Build the engine "
+        f"oneDNN is not a shared library of its own in this process; expected one called {DNNL}. Build the engine "
         "against a shared oneDNN to use source output"
     )
-
-
-def find(error: str) -> str:
-    """Load libdnnl from the folder where pip installed it, so that the linker finds it by its name.
-
-    Returns
-    -------
-    str
-        Where it was searched, and what to do about ``error``, which the linker gave before.
-    """
-    searched = ["the run path of our library", *_map_wheel()]
-    text = f"{error} {searched}"
-    return f"Searched: {', '.join(searched)}. {native.OPENMP_CURE if 'libgomp' in text else _CURE}"
-
-
-def _map_wheel() -> list[str]:
-    try:
-        wheel = importlib.metadata.distribution(WHEEL)
-    except importlib.metadata.PackageNotFoundError:
-        return [f"the wheel {WHEEL} (not installed)"]
-    tried = []
-    for file in wheel.files or ():
-        if file.name != _DNNL:
-            continue
-        path = Path(str(wheel.locate_file(file))).resolve()
-        # ctypes.CDLL holds Python's lock while it loads a library; a function that it calls does not.
-        ctypes.CDLL(None).dlopen(str(path).encode(), os.RTLD_NOW)
-        try:
-            ctypes.CDLL(str(path))
-        except OSError as error:
-            tried.append(f"{path} ({error})")
-        else:
-            tried.append(str(path))
-    return tried
 
 
 _VERBOSE = "prints a line per primitive, which takes longer than small primitives themselves"

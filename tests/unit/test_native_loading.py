@@ -16,7 +16,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.core.errors import NativeLibraryError
-from tvm_byoc_dnnl.patterns.dnnl import library
+from tvm_byoc_dnnl.patterns import dnnl as vendor
 from tvm_byoc_dnnl.runtime import native
 
 MISSING = "{}: cannot open shared object file: No such file or directory"
@@ -103,7 +103,7 @@ def test_each_failure_of_the_engine_has_its_cure(monkeypatch, message, dnnl, cur
             raise OSError(dnnl)
         return object()
 
-    monkeypatch.setattr(library.ctypes, "CDLL", cdll)
+    monkeypatch.setattr(vendor.ctypes, "CDLL", cdll)
     advice = byoc._help("dnnl", message)
     assert attempts == ["libdnnl.so.3"]  # mapped by its path, so that the next attempt finds it by its name
     for part in ("Searched: ", "libdnnl.so.3", cure):

@@ -152,7 +152,7 @@ def run(
     Arrays are matched with the model's inputs by their names; arrays without names (`numpy.savez(file, a, b)`, or a
     single .npy) by their order. Without -o, one line for each output describes it.
     """
-    from ..runtime.runner import load
+    from ..runtime import load
 
     check_outputs(output)
     arrays = None if inputs is None else read_arrays(inputs)

@@ -80,7 +80,7 @@ def profile(
     """
     from ..api.compile import compile
     from ..report.profile import profile as measure
-    from ..runtime.runner import load
+    from ..runtime import load
 
     check_outputs(trace, html_file)
     arrays, model = _inputs(inputs), build.model

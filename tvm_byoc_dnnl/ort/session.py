@@ -23,8 +23,8 @@ from ..core.machine import progress
 from ..frontends.onnx.importer import load_onnx
 from ..frontends.onnx.inputs import deciding_inputs
 from ..onnx_backend import PreparedModel
+from ..runtime import lightest
 from ..runtime.base import BaseRunner
-from ..runtime.runner import lightest
 from .foreign import ForeignSession
 from .options import (
     Fail,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import cache, partial
 from os import PathLike
 from typing import Any
 
@@ -22,14 +20,11 @@ from ..core.errors import (
     InputIndexError,
     InputValueError,
     OutOfMemoryError,
-    UnsupportedError,
     VendorError,
     of_type,
-    one_of,
     short,
 )
 from ..core.tensor_info import check_symbols
-from ..pipeline.executable import ByocExecutable
 from ..pipeline.memory import CACHES_FUNCTION
 from ..pipeline.metadata import read_metadata
 from ..vendors.blobs import checked_run_options
@@ -46,7 +41,7 @@ from .machines import (
     fault_of_sizes,
     give_back,
 )
-from .native import Library, NativeRunner
+from .native import NativeRunner
 
 
 class Runner(BaseRunner):
@@ -270,65 +265,6 @@ def _module_of(ex: Any) -> tvm.runtime.Module:
     return ex.jit() if isinstance(ex, tvm.runtime.Executable) else ex
 
 
-def load(
-    path: str | PathLike[str],
-    *,
-    runtime: str = "auto",
-    threads: int | None = None,
-    workers: int | None = None,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Runner | NativeRunner:
-    """Load a library that ``export_library`` wrote.
-
-    Parameters
-    ----------
-    path : path-like
-        The ``.so``.
-    runtime : str, optional
-        ``"native"`` runs a model of which every call is in a region without TVM, by the code that the package
-        ``tvm-byoc-runtime`` has, too; ``"tvm"`` runs every model; ``"auto"`` is the first of them that can run this
-        one; its runner opens the file with TVM as well when something is asked for that only `Runner` has.
-    threads, workers, options : optional
-        As for `Runner`.
-
-    Raises
-    ------
-    InputError
-        If ``threads`` or ``workers`` is not a positive number, or an option is unknown.
-    MissingFileError
-        If there is no such file.
-    ArtifactError
-        If it is no such library, is damaged, or was written by an incompatible version.
-    UnsupportedError
-        If ``runtime="native"`` cannot run it; the message says what needs TVM.
-    OutOfFilesError, OutOfMemoryError
-        If no descriptor or no memory is left.
-    """
-    one_of("runtime", runtime, ("auto", "tvm", "native"))
-    with loading(path) as path:
-        if runtime == "native" and options is not None:
-            raise InputError("options are for vendors, whose regions runtime='native' does not run; use 'tvm'")
-        settings: dict[str, Any] = {"threads": threads, "workers": workers}
-        if runtime == "native" or (runtime == "auto" and options is None and _native.available()):
-            _native.load()
-            beside = partial(load, path, runtime="tvm", **settings) if runtime == "auto" else None
-            try:
-                return NativeRunner(path, _library(), **settings, beside=beside)
-            except (ArtifactError, UnsupportedError):  # what is damaged for both, TVM's loader says
-                if runtime == "native":
-                    raise
-        module = _native.load_library(path)
-    return Runner(module, **settings, options=options)
-
-
-def lightest(ex: ByocExecutable) -> Runner | NativeRunner:
-    """A runner of what `compile` returned: one without TVM where that is a library in a cache, which allows it."""
-    if ex.path is not None:
-        with suppress(ArtifactError, UnsupportedError):
-            return NativeRunner(ex.path, _library(), threads=ex.threads, beside=partial(Runner, ex))
-    return Runner(ex)
-
-
 class _Described(Runner):
     _is_described = True
 
@@ -336,8 +272,3 @@ class _Described(Runner):
 def described(model: Any) -> Runner:
     """For what it says of itself: a region that this machine cannot open is an error of its call."""
     return _Described(model)
-
-
-@cache
-def _library() -> Library:
-    return Library(_native.LIBRARY)

@@ -20,8 +20,9 @@ from ..core.files import opened
 from ..core.tensor_info import TensorInfo, check_symbols, random_arrays
 from ..ir.fingerprint import content_key
 from ..pipeline.executable import is_library
+from ..runtime import load
 from ..runtime.comparison import differences
-from ..runtime.runner import Runner, load
+from ..runtime.runner import Runner
 from . import NOT_FOUND, TIMED_OUT, Refusal, status_of
 from .batching import Batcher, Queue
 from .metrics import Metrics

@@ -23,7 +23,7 @@ from ..frontends.onnx.importer import load_onnx
 from ..frontends.onnx.inputs import fix_shapes
 from ..pipeline.executable import is_library
 from ..report.measured import ort_run
-from ..runtime.runner import load
+from ..runtime import load
 
 __all__ = ["LIGHT_MODELS", "Model", "find_model", "light_model", "ort_run", "random_inputs", "saved"]
 

@@ -134,7 +134,7 @@ class _Runner(Worker):
 
 class _Commands:
     def load(self, library: str, shapes: Mapping[str, Sequence[int]]) -> None:
-        from ..runtime.runner import load
+        from ..runtime import load
 
         runner = load(library, runtime="tvm")
         tensors = runner.random_tensors(shapes=shapes)

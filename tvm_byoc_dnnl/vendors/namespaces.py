@@ -50,7 +50,7 @@ def load_vendors() -> None:
         for module in pkgutil.iter_modules([str(_FOLDER)]):
             if module.ispkg:
                 with _transaction(module.name):
-                    importlib.import_module(f"tvm_byoc_dnnl.patterns.{module.name}")
+                    importlib.import_module(f"tvm_byoc_dnnl.patterns.{module.name}.ops")
         found = importlib.metadata.entry_points(group=_ENTRY_POINTS)
         for entry in sorted(found, key=lambda e: (e.name, e.value)):  # of two that want one namespace always the same
             try:
