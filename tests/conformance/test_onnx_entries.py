@@ -160,16 +160,9 @@ def test_with_open_sizes(name: str) -> None:
 
 
 #: operators that need some sizes when they are compiled: of weights
-NEED_SIZES = {
-    *("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GatherND"),
-    *("Attention", "RotaryEmbedding"),
-}
+NEED_SIZES = {"Attention", "GatherND", "RotaryEmbedding"}
 #: and reasons that say which size is needed
-NEEDED_SIZES = (
-    "expected an axis of a known size",
-    "whose scale depends on the call",
-    "keep_aspect_ratio_policy of open sizes",
-)
+NEEDED_SIZES = ("expected an axis of a known size",)
 
 
 def test_that_every_operator_of_the_table_has_an_example() -> None:

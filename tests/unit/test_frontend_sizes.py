@@ -116,6 +116,9 @@ _LONG = {"l": 5, "m": 37, "w": 24, "u": 33}
 OTHERS: list[tuple[str, int, dict[str, Any], dict[str, Any], dict[str, int]]] = [
     ("Conv", 11, {"x": ("n", "c", 7, 7), "w": (4, 3, "h", "v")}, {"kernel_shape": [3, 2]}, {"h": 3, "v": 2}),
     ("Conv", 11, {"x": (2, 4, "h", 7), "w": ("o", "i", 3, 3)}, {"group": 2}, {"o": 6, "i": 2, "h": 5}),
+    ("Conv", 11, {"x": (2, 4, 8, 7), "w": ("o", "i", "h", 3)}, {"group": 2}, {"o": 6, "i": 2, "h": 5}),
+    ("ConvTranspose", 11, {"x": (1, 2, 5), "w": (2, 3, "k")}, {"strides": [2], "pads": [1, 0]}, {"k": 4}),
+    ("DFT", 20, {"x": (2, 6, "c")}, {"onesided": 1}, {"c": 1}),
     ("InstanceNormalization", 6, {"x": (2, "c", 4, 5), "s": ("d",), "b": (3,)}, {}, {"d": 3}),
     ("BatchNormalization", 15, {"x": (2, "c", 5), **dict.fromkeys("sbm", ("d",)), "v": (3,)}, {}, {"d": 3}),
     ("GroupNormalization", 21, {"x": (2, "c", 5), "s": ("d",), "b": (4,)}, {"num_groups": 2}, {"c": 4, "d": 4}),
@@ -155,7 +158,6 @@ def test_what_another_operand_says(op: str, opset: int, inputs: Any, attrs: Any,
 @pytest.mark.parametrize(
     ("op", "opset", "inputs", "message"),
     [
-        ("Conv", 11, {"x": (1, 3, 7, 7), "w": (4, 3, "h", 3)}, "with windows of open sizes; fix them, or add"),
         ("RotaryEmbedding", 23, {**_ROTARY, "cos": (2, 4, "h"), "sin": (2, 4, "h")}, "rotates h pairs of w columns"),
         ("RotaryEmbedding", 23, {**_ROTARY, "x": (2, 3, 4, 7)}, "rotates 7 columns by 3 cosines"),
     ],
@@ -193,3 +195,21 @@ def test_ends_of_slices_that_are_computed_from_sizes(name: str) -> None:
     for n in (1, 7, 8, 17, 24):
         x = rand(2, n)
         np.testing.assert_array_equal(np.asarray(run(x)), reference.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "number"),
+    [("Div", {}, 2.0), ("Div", {}, 3.5), ("Mul", {}, 0.5), ("Mod", {"fmod": 1}, 2.0), ("Add", {}, 0.25)],
+)
+def test_sizes_as_real_numbers(op: str, attrs: Any, number: float) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"]),
+        helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node(op, ["f", "number"], ["a"], **attrs),
+        helper.make_node("Ceil", ["a"], ["b"]),
+        helper.make_node("Sum", ["a", "b"], ["y"]),
+    ]
+    model = onnx_model(nodes, {"x": ("n", "m")}, {"number": np.float32(number)})
+    run, a = byoc.Runner(byoc.compile(model)), np.array([7, 4], "float32")
+    values = {"Div": a / number, "Mul": a * number, "Mod": np.fmod(a, number), "Add": a + number}[op]
+    np.testing.assert_array_equal(np.asarray(run(rand(7, 4))), values.astype("float32") + np.ceil(values))

@@ -101,12 +101,16 @@ def test_open_sizes_that_do_not_fit_are_refused_in_the_call(name: str) -> None:
         run(*feeds.values())
 
 
-def test_antialias_by_scales_of_a_call_is_refused() -> None:
-    model = _model("Resize", {"x": _rand(1, 1, 4, 4)}, {"r": np.zeros(0, "float32")}, 19, {"antialias": 1})
+def test_antialias_by_scales_of_a_call() -> None:
+    how = {"antialias": 1, "mode": "cubic"}
+    model = _model("Resize", {"x": _rand(1, 1, 9, 8)}, {"r": np.zeros(0, "float32")}, 19, how)
     model.graph.node[0].input.append("s")
     model.graph.input.append(helper.make_tensor_value_info("s", onnx.TensorProto.FLOAT, [4]))
-    with pytest.raises(byoc.UnsupportedError, match="has antialias=1, and scales or sizes that only a call knows"):
-        byoc.compile(model)
+    run, x = byoc.Runner(byoc.compile(model)), _rand(1, 1, 9, 8)
+    for scales in ([1, 1, 0.6, 1.3], [1, 1, 1 / 3, 0.25]):
+        feeds = {"x": x, "s": np.array(scales, "float32")}
+        (want,) = ReferenceEvaluator(model).run(None, feeds)
+        np.testing.assert_allclose(np.asarray(run(*feeds.values())), want, rtol=1e-4, atol=1e-5)
 
 
 def test_lengths_beyond_the_end_read_nothing() -> None:

@@ -17,7 +17,7 @@ from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
-from .dim import Dim, Size, Undecided, at_least, differ, equal, max_of, min_of, size_of
+from .dim import Dim, Size, Undecided, at_least, differ, equal, max_of, min_of, quotient, size_of
 
 
 def _binary(call: Any, of_bits: Any = None, *, is_turned: bool = False) -> Callable[[Any, Any], Any]:
@@ -239,16 +239,17 @@ def known_result(function: Any, operands: Sequence[Any], attrs: Mapping[str, Any
         if moves is not None:
             return of_sizes(moves(*known, **attrs), like.dtype)
         if len({x.dtype for x in given[-2:]}) == 1:
-            made = _computed(computes, known)
+            made = _computed(computes, known, is_real=given[-1].dtype.startswith("float"))
             return None if made is None else of_sizes(made, "bool" if function in _TESTS else given[-1].dtype)
     return None
 
 
-def _computed(compute: Any, known: list[np.ndarray]) -> Any:
+def _computed(compute: Any, known: list[np.ndarray], *, is_real: bool) -> Any:
     """An operator of elements; ``None`` for more than are to be computed, and for axes that do not fit."""
     is_open = any(array.dtype == object for array in known)
     if is_open or (compute is np.divide and known[0].dtype.kind in "iu"):
-        known, compute = [_integers(array) for array in known], _OF_SIZES.get(compute, compute)
+        how = _EXACT if is_real else _OF_SIZES
+        known, compute = [_integers(array) for array in known], how.get(compute, compute)
     try:
         count = math.prod(np.broadcast_shapes(*(array.shape for array in known)))
     except ValueError:
@@ -283,6 +284,21 @@ def _div(a: Any, b: Any) -> Any:
     if not (at_least(a, 0) and (isinstance(b, Dim) or b > 0)):
         raise Undecided
     return a // b
+
+
+def _exact(a: Any, b: Any) -> Any:
+    """Real numbers that are open sizes, divided: what is no whole number is computed in the call."""
+    whole = quotient(a, b)
+    if whole is None:
+        raise Undecided
+    return whole
+
+
+def _fmod(a: Any, b: Any) -> Any:
+    """With the sign of ``a``, as ``%`` is for what is not negative."""
+    if not at_least(a, 0):
+        raise Undecided
+    return _mod(a, b)
 
 
 def _mod(a: Any, b: Any) -> Any:
@@ -349,10 +365,13 @@ _OF_SIZES: dict[Any, Any] = {
     np.abs: np.frompyfunc(_abs, 1, 1),
     np.divide: np.frompyfunc(_div, 2, 1),
     np.equal: np.frompyfunc(_equal, 2, 1),
+    np.fmod: np.frompyfunc(_fmod, 2, 1),
     np.maximum: np.frompyfunc(max_of, 2, 1),
     np.minimum: np.frompyfunc(min_of, 2, 1),
     np.mod: np.frompyfunc(_mod, 2, 1),
 }
+#: the same of sizes that were cast to real numbers
+_EXACT = _OF_SIZES | {np.divide: np.frompyfunc(_exact, 2, 1)}
 #: Relax's operator → NumPy's, whose results have the dtype of the first operand
 _MOVES: dict[Any, Any] = {
     relax.op.expand_dims: lambda x, axis: np.expand_dims(x, _axes(axis)),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from tvm import relax, te, tirx
 
-from ..dim import Dim, product
+from ..dim import Dim, Size, max_of, min_of, product
 from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
 from .computed import computed, wide_dtype
 from .moving import padded
-from .pools import Windows, halves
+from .pools import Windows, are_inside, halves
 
 #: by the number of spatial axes
 _LAYOUTS = {1: "W", 2: "HW", 3: "DHW"}
@@ -39,15 +39,16 @@ def _called(
     )
 
 
-def _windowed(e: Emit, node: Node, weight: Value) -> tuple[Value, list[int]]:
-    """The weights, and the sizes of their windows, which must be known: by the weights, or by `kernel_shape`."""
+def _windowed(e: Emit, node: Node, weight: Value) -> tuple[Value, list[Size]]:
+    """The weights, and the sizes of their windows, which `kernel_shape` may say as well."""
     if weight.dims is None or len(weight.sizes) - 2 not in _LAYOUTS:
         raise node.refused(f"has weights of {weight}; expected 1, 2 or 3 spatial axes")
     weight = e.agree(weight, [*weight.sizes[:2], *(node.attr("kernel_shape") or weight.sizes[2:])])
-    kernel = [k for k in weight.sizes[2:] if isinstance(k, int)]
-    if len(kernel) < len(weight.sizes) - 2:
-        raise node.refused(f"has weights of {weight} with windows of open sizes; fix them, or add `kernel_shape`")
-    return weight, kernel
+    return weight, list(weight.sizes[2:])
+
+
+def _are_open(sizes: Iterable[Size]) -> bool:
+    return any(isinstance(size, Dim) for size in sizes)
 
 
 def _biased(e: Emit, made: Value, bias: Value | None, rank: int) -> Value:
@@ -61,6 +62,10 @@ def convolution(e: Emit, node: Node, data: Value, weight: Value, bias: Value | N
     channels = common([weight.sizes[1] * groups, data.sizes[1]])
     data = e.agree(data, [data.sizes[0], channels, *data.sizes[2:]])
     weight = e.agree(weight, [weight.sizes[0], channels // groups, *kernel])
+    if _are_open(kernel):
+        of_windows = _products(declared, groups, data.dtype)
+        made = computed(e, "conv", of_windows, data, weight, declared.before, declared.counts)
+        return _biased(e, made, bias, rank)
     windows = declared
     if not windows.is_fixed:  # SAME of open sizes: Relax's operators have pads that are numbers
         data = padded(e, data, [0, 0, *windows.before], [0, 0, *windows.after])
@@ -88,11 +93,14 @@ def _conv_transpose(e: Emit, node: Node, data: Value, weight: Value, bias: Value
     if wanted is not None:
         every = zip(data.sizes[2:], strides, spans, extra, list(wanted)[-rank:], strict=True)
         surplus: list[Any] = [s * (n - 1) + x + k - w for n, s, k, x, w in every]
-        if any(isinstance(t, Dim) for t in surplus):
-            raise node.refused("has output_shape, and its pads depend on the open sizes of its data")
-        extra = [x - min(t, 0) for x, t in zip(extra, surplus, strict=True)]
-        total = [max(t, 0) for t in surplus]
+        extra = [x - min_of(t, 0) for x, t in zip(extra, surplus, strict=True)]
+        total = [max_of(t, 0) for t in surplus]
         pads = halves(total, kind == "SAME_UPPER", total)
+    if _are_open((*kernel, *pads)):
+        cut = [b + a for b, a in zip(pads[:rank], pads[rank:], strict=True)]
+        every = zip(data.sizes[2:], strides, spans, extra, cut, strict=True)
+        sizes = [s * (n - 1) + x + k - p for n, s, k, x, p in every]
+        return _biased(e, _onto_columns(e, node, data, weight, strides, dilations, pads[:rank], sizes), bias, rank)
     beyond = [0] * rank
     for axis, (size, stride) in enumerate(zip(extra, strides, strict=True)):
         if size >= stride:  # as much as Relax's operator takes; fewer pads behind, and zeros
@@ -106,62 +114,93 @@ def _conv_transpose(e: Emit, node: Node, data: Value, weight: Value, bias: Value
     return _biased(e, made, bias, rank)
 
 
+def _products(windows: Windows, groups: int, dtype: str) -> Any:
+    """A convolution whose windows only a call knows."""
+
+    def compute(x: Any, w: Any, before: Any, counts: Any) -> Any:
+        wide = dtype if "int" in dtype else wide_dtype(dtype)
+        inner, *taps = (te.reduce_axis((0, size), "part") for size in w.shape[1:])
+
+        def element(n: Any, o: Any, *index: Any) -> Any:
+            every = zip(index, windows.strides, before, taps, windows.dilations, strict=True)
+            places = [i * s - b + t * d for i, s, b, t, d in every]
+            channel = inner + (o // (w.shape[0] // groups) * w.shape[1] if groups > 1 else 0)
+            value = x(n, channel, *places).astype(wide) * w(o, inner, *taps).astype(wide)
+            inside = are_inside(places, x.shape[2:])
+            return te.sum(tirx.if_then_else(inside, value, tirx.const(0, wide)), axis=[inner, *taps])
+
+        sums = te.compute((x.shape[0], w.shape[0], *counts), element, name="sums")
+        return te.compute(sums.shape, lambda *index: sums(*index).astype(dtype), name="conv")
+
+    return compute
+
+
+def _onto_columns(
+    e: Emit, node: Node, data: Value, weight: Value, strides: Any, dilations: Any, before: Any, sizes: list[Size]
+) -> Value:
+    """A transposed convolution: the product of weights and data as columns, which are added where they belong."""
+    groups, (batch, channels, *counts) = node.attr("group", 1), data.sizes
+    channels = common([weight.sizes[0], channels])
+    inner, (out, *kernel) = channels // groups, weight.sizes[1:]
+    rows = e.transpose(e.reshape(weight, [groups, inner, out * product(kernel)]), [0, 2, 1])
+    made = e.matmul(rows, e.reshape(data, [batch, groups, inner, product(counts)]))
+    columns = e.reshape(made, [batch, groups * out, *kernel, *counts])
+    return computed(e, "col2im", _added(strides, dilations), columns, kernel, before, sizes)
+
+
 @operator("DeformConv", since=19)
 def _deform_conv(
     e: Emit, node: Node, data: Value, weight: Value, offset: Value, bias: Any = None, mask: Any = None
 ) -> Any:
     """The sampled windows as columns, and their product with the weights."""
-    if weight.shape is None or len(weight.shape) != 4:
-        raise node.refused(f"has weights of {weight}; expected two spatial axes, and known sizes")
-    node.unused("kernel_shape")
-    windows = Windows.of(node, data, weight.shape[2:])
-    groups, parts = node.attr("group", 1), node.attr("offset_group", 1)
-    out, inner, *kernel = weight.shape
+    weight, kernel = _windowed(e, node, weight)
+    if len(kernel) != 2:
+        raise node.refused(f"has weights of {weight}; expected two spatial axes")
+    windows, parts = Windows.of(node, data, kernel), node.attr("offset_group", 1)
     sizes = zip((data.sizes[0], *windows.counts), (offset.sizes[0], *offset.sizes[2:]), strict=True)
     batch, *counts = (common(pair) for pair in sizes)
-    data = e.agree(data, [batch, *data.sizes[1:]])
-    taps, count = math.prod(kernel), product(counts)
-    sampled = [e.agree(offset, [batch, 2 * parts * taps, *counts])]
+    channels = common([data.sizes[1], weight.sizes[1] * node.attr("group", 1)])
+    data = e.agree(data, [batch, channels, *data.sizes[2:]])
+    sampled = [e.agree(offset, [batch, 2 * parts * product(kernel), *counts])]
     if mask is not None:
-        sampled.append(e.agree(mask, [batch, parts * taps, *counts]))
-    compute = _columns(windows, kernel, parts, data.dtype)
-    columns = computed(e, "deformed", compute, data, windows.before, counts, *sampled)
-    wide = e.reshape(columns, [batch, groups, inner * taps, count])
-    rows = e.reshape(weight, [groups, out // groups, inner * taps])
-    made = e.reshape(e.matmul(rows, wide), [batch, out, *counts])
-    return _biased(e, made, bias, 2)
+        sampled.append(e.agree(mask, [batch, parts * product(kernel), *counts]))
+    columns = computed(
+        e, "deformed", _columns(windows, parts, data.dtype), data, kernel, windows.before, counts, *sampled
+    )
+    groups, (out, inner) = node.attr("group", 1), weight.sizes[:2]
+    wide = e.reshape(columns, [batch, groups, inner * product(kernel), product(counts)])
+    rows = e.reshape(weight, [groups, out // groups, inner * product(kernel)])
+    return _biased(e, e.reshape(e.matmul(rows, wide), [batch, out, *counts]), bias, 2)
 
 
-def _columns(windows: Windows, kernel: list[int], parts: int, dtype: str) -> Any:
-    """[batch, channel, tap, height, width]: the data between its pixels, where the offsets say."""
-    wide = wide_dtype(dtype)
+def _columns(windows: Windows, parts: int, dtype: str) -> Any:
+    """[batch, channel, kernel..., counts...]: the data between its pixels, where the offsets say."""
 
-    def compute(x: Any, before: Any, counts: Any, offset: Any, *masks: Any) -> Any:
-        height, width = x.shape[2:]
-        of_part = x.shape[1] // parts
+    def compute(x: Any, kernel: Any, before: Any, counts: Any, offset: Any, *masks: Any) -> Any:
+        wide = wide_dtype(dtype)
 
-        def element(n: Any, c: Any, tap: Any, i: Any, j: Any) -> Any:
-            place = (c // of_part) * math.prod(kernel) + tap
-            taps, starts = (tap // kernel[1], tap % kernel[1]), (i, j)
+        def element(n: Any, c: Any, *at: Any) -> Any:
+            taps, starts = at[:2], at[2:]
+            place = ((c // (x.shape[1] // parts)) * kernel[0] + taps[0]) * kernel[1] + taps[1]
             y, z = (
                 (starts[a] * windows.strides[a] - before[a] + taps[a] * windows.dilations[a]).astype(wide)
-                + offset(n, 2 * place + a, i, j).astype(wide)
+                + offset(n, 2 * place + a, *starts).astype(wide)
                 for a in range(2)
             )
             top, left = tirx.floor(y), tirx.floor(z)
 
             def corner(dy: int, dz: int) -> Any:
-                row, column = top.astype("int64") + dy, left.astype("int64") + dz
-                inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
+                pixel = [top.astype("int64") + dy, left.astype("int64") + dz]
                 part = (y - top if dy else 1.0 - (y - top)) * (z - left if dz else 1.0 - (z - left))
-                return tirx.if_then_else(inside, x(n, c, row, column).astype(wide) * part, tirx.const(0.0, wide))
+                inside = are_inside(pixel, x.shape[2:])
+                return tirx.if_then_else(inside, x(n, c, *pixel).astype(wide) * part, tirx.const(0.0, wide))
 
             value = corner(0, 0) + corner(0, 1) + corner(1, 0) + corner(1, 1)
             for mask in masks:
-                value = value * mask(n, place, i, j).astype(wide)
+                value = value * mask(n, place, *starts).astype(wide)
             return value.astype(dtype)
 
-        return te.compute((*x.shape[:2], math.prod(kernel), *counts), element, name="deformed")
+        return te.compute((*x.shape[:2], *kernel, *counts), element, name="deformed")
 
     return compute
 
@@ -170,30 +209,30 @@ def _columns(windows: Windows, kernel: list[int], parts: int, dtype: str) -> Any
 def _col2im(e: Emit, node: Node, data: Value) -> Any:
     """The sum of all columns' elements that a pixel was copied to."""
     image, kernel = node.ints(1, "image_shape"), node.ints(2, "block_shape")
-    if data.dims is None or image is None or kernel is None or any(isinstance(k, Dim) for k in kernel):
-        raise node.refused("has data of unknown rank, or blocks of open sizes")
-    rank, taps = len(image), math.prod(kernel)
+    if data.dims is None or image is None or kernel is None:
+        raise node.refused("has data of unknown rank")
+    rank = len(image)
     strides, dilations = (list(node.attr(name) or [1] * rank) for name in ("strides", "dilations"))
     pads = list(node.attr("pads") or [0] * 2 * rank)
     windows = Windows(list(image), kernel, strides, dilations, pads[:rank], pads[rank:])
-    channels = data.sizes[1] // taps
-    full = e.reshape(data, [data.sizes[0], channels, *kernel, *windows.counts])
+    full = e.reshape(data, [data.sizes[0], data.sizes[1] // product(kernel), *kernel, *windows.counts])
+    return computed(e, "col2im", _added(strides, dilations), full, kernel, pads[:rank], list(image))
 
-    def compute(x: Any, sizes: Any) -> Any:
+
+def _added(strides: list[int], dilations: list[int]) -> Any:
+    """Each pixel as the sum of all elements of columns [batch, channel, kernel..., counts...] that it stands for."""
+
+    def compute(x: Any, kernel: Any, before: Any, sizes: Any) -> Any:
         axes = [te.reduce_axis((0, k), f"tap{i}") for i, k in enumerate(kernel)]
-        counts = x.shape[2 + rank :]
+        counts = x.shape[2 + len(axes) :]
 
         def element(n: Any, c: Any, *pixel: Any) -> Any:
-            places = [p + pads[i] - axes[i] * dilations[i] for i, p in enumerate(pixel)]
+            places = [p + before[i] - axes[i] * dilations[i] for i, p in enumerate(pixel)]
             windows = [tirx.floordiv(p, s) for p, s in zip(places, strides, strict=True)]
-            fits = [
-                test
-                for p, s, w, count in zip(places, strides, windows, counts, strict=True)
-                for test in (tirx.floormod(p, s) == 0, w >= 0, w < count)
-            ]
-            value = tirx.if_then_else(tirx.all(*fits), x(n, c, *axes, *windows), tirx.const(0, x.dtype))
-            return te.sum(value, axis=axes)
+            fits = [tirx.floormod(p, s) == 0 for p, s in zip(places, strides, strict=True)]
+            inside = tirx.all(*fits, are_inside(windows, counts))
+            return te.sum(tirx.if_then_else(inside, x(n, c, *axes, *windows), tirx.const(0, x.dtype)), axis=axes)
 
         return te.compute((*x.shape[:2], *sizes), element, name="col2im")
 
-    return computed(e, "col2im", compute, full, list(image))
+    return compute

@@ -67,7 +67,7 @@ def _taps(windows: Windows, axes: Any, index: Any, before: Any) -> list[Any]:
     return [i * s + tap * d - b for i, s, tap, d, b in every]
 
 
-def _are_inside(places: list[Any], sizes: Any) -> Any:
+def are_inside(places: list[Any], sizes: Any) -> Any:
     return tirx.all(*(test for p, n in zip(places, sizes, strict=True) for test in (p >= 0, p < n)))
 
 
@@ -92,7 +92,7 @@ def _largest(windows: Windows, dtype: str, by_columns: bool) -> Callable[..., An
 
         def element(n: Any, c: Any, *index: Any) -> Any:
             places = _taps(windows, axes, index, before)
-            inside = _are_inside(places, sizes)
+            inside = are_inside(places, sizes)
             flat: Any = n * x.shape[1] + c
             for axis in order:
                 flat = flat * sizes[axis] + places[axis]
@@ -122,7 +122,7 @@ def _summed(e: Emit, name: str, data: Value, windows: Windows, divided: str = ""
 
         def total(n: Any, c: Any, *index: Any) -> Any:
             places = _taps(windows, axes, index, before)
-            value = tirx.if_then_else(_are_inside(places, sizes), x(n, c, *places).astype(wide), tirx.const(0.0, wide))
+            value = tirx.if_then_else(are_inside(places, sizes), x(n, c, *places).astype(wide), tirx.const(0.0, wide))
             return te.sum(value, axis=axes)
 
         def count(*index: Any) -> Any:
@@ -132,7 +132,7 @@ def _summed(e: Emit, name: str, data: Value, windows: Windows, divided: str = ""
                 places = [p + b for p, b in zip(places, before, strict=True)]
                 ends = [n + b + a for n, b, a in zip(sizes, before, after, strict=True)]
             one, none = tirx.const(1.0, wide), tirx.const(0.0, wide)
-            return te.sum(tirx.Select(_are_inside(places, ends), one, none), axis=own)
+            return te.sum(tirx.Select(are_inside(places, ends), one, none), axis=own)
 
         sums = te.compute((*x.shape[:2], *counts), total, name="sums")
         if not divided:
@@ -261,7 +261,7 @@ class Windows:
 def _same(size: Size, reach: int, stride: int) -> Size:
     """What SAME adds to an axis for windows that reach so far behind their first element."""
     added = reach - (size - 1) % stride
-    return 0 if reach == 0 else added if reach >= stride - 1 else max_of(added, 0)
+    return 0 if equal(reach, 0) else added if at_least(reach, stride - 1) else max_of(added, 0)
 
 
 def halves(total: Sequence[Size], upper: bool, most: Sequence[Size]) -> list[Any]:

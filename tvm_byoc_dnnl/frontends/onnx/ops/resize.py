@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ....core.errors import UnsupportedError
 from ....ir.tvm_compat import dtype_of
 from ..dim import Dim, Size, equal, expr_of, size_of
 from ..emit import Emit
@@ -52,12 +51,10 @@ def _resized(
 ) -> Value:
     dims = data.sizes
     named = [int(a) % len(dims) for a in node.attr("axes") or range(len(dims))]
-    if way.antialias and any(v is not None and v.known is None for v in (scales, sizes)):
-        raise node.refused("has antialias=1, and scales or sizes that only a call knows")
     policy, roi = node.attr("keep_aspect_ratio_policy", "stretch"), roi if way.crops else None
     outs, factors, asked_scales = _sizes(e, node, [dims[a] for a in named], scales, sizes)
     if policy in _POLICIES and sizes is not None:
-        outs, factors = _of_one_scale(node, policy, [dims[a] for a in named], outs)
+        outs, factors, asked_scales = _of_one_scale(e, policy, [dims[a] for a in named], outs)
     asked_region = roi if roi is not None and roi.known is None else None
     # places in it, if only a call knows it
     region = range(2 * len(named)) if asked_region is not None else None if roi is None else roi.known
@@ -89,13 +86,17 @@ def _sizes(
 
 
 def _of_one_scale(
-    node: Node, policy: str, lengths: Sequence[Size], outs: Sequence[Size]
-) -> tuple[list[Size], list[Any]]:
+    e: Emit, policy: str, lengths: Sequence[Size], outs: Sequence[Size]
+) -> tuple[list[Size], list[Any], Value | None]:
     """Sizes that keep the ratio of the lengths."""
     if any(isinstance(n, Dim) for n in (*lengths, *outs)):
-        raise node.refused("has keep_aspect_ratio_policy of open sizes")
+        own = e.cast(listed(*lengths), "float64")
+        ratios = e.cast(listed(*outs), "float64") / e.maximum(own, 1.0)
+        factor = getattr(e, _POLICIES[policy].__name__)(ratios, axis=[0], keepdims=True)
+        new = asked(e, e.floor(own * factor + 0.5), [f"size{i}" for i in range(len(outs))])
+        return new, list(range(len(outs))), e.expand(factor, [len(outs)])
     factor = _POLICIES[policy](out / max(1, n) for out, n in zip(outs, lengths, strict=True))  # type: ignore[operator]
-    return [math.floor(n * factor + 0.5) for n in lengths], [factor] * len(outs)  # type: ignore[operator]
+    return [math.floor(n * factor + 0.5) for n in lengths], [factor] * len(outs), None  # type: ignore[operator]
 
 
 def _known(e: Emit, data: Value, dims: Sequence[Size], axes: Sequence[Axis], way: Way) -> Value:
@@ -231,17 +232,21 @@ class Axis:
             return getattr(tirx, way.rounding)(x)
         return tirx.floor(x + half) if way.rounding == "round_prefer_ceil" else tirx.ceil(x - half)
 
-    def taps(self, way: Way) -> tuple[int, int, float]:
-        """First element that is read, counted from the floor of the coordinate; how many are; the kernel's stretch."""
-        stretch = 1.0
-        if way.antialias:
-            if self.scale is None and not (isinstance(self.size, int) and isinstance(self.out, int)):
-                raise UnsupportedError(
-                    f"Resize with antialias=1 of axis {self.axis} to a size whose scale depends on the call"
-                )
-            stretch = min(self.out / self.size if self.scale is None else self.scale, 1.0)
-        reach = math.floor(-(2 if way.mode == "cubic" else 1) / stretch) + 1
-        return reach, 2 - 2 * reach, stretch
+    def taps(self, way: Way) -> tuple[Any, Any, Any]:
+        """First element that is read, counted from the floor of the coordinate; how many are; the kernel's stretch.
+
+        Of a scale that only a call knows, so many as the rounding of the new length allows: those behind have no part.
+        """
+        size, out, scale, support = self.size, self.out, self.scale, 2 if way.mode == "cubic" else 1
+        if not way.antialias:
+            return 1 - support, 2 * support, 1.0
+        if not any(isinstance(n, tirx.Expr) for n in ((size, out) if scale is None else (scale,))):
+            stretch = min(out / size if scale is None else scale, 1.0)
+            reach = math.floor(-support / stretch) + 1
+            return reach, 2 - 2 * reach, stretch
+        most = tirx.floordiv(2 * support * size + 2 * out - 2, tirx.max(2 * out - 1, 1))
+        reach, one = 1 - tirx.max(most, support), tirx.const(1.0, "float64")
+        return reach, 2 - 2 * reach, tirx.min(_like(one, out) / _like(one, size) if scale is None else scale, one)
 
     def weight(self, distance: Any, way: Way) -> Any:
         """The part of an element at this distance from the coordinate, before all parts are made 1 together."""
@@ -300,9 +305,12 @@ def _along(axis: Axis, way: Way, dtype: str, asks_scales: bool, asks_region: boo
             # TVM fails while it simplifies the floor of i / (out / size)
             scale = te.compute((1,), lambda _: out.astype("float64") / x.shape[at].astype("float64"), name="scale")(0)
         start, end = (waiting[0](i) for i in (axis.start, axis.end)) if asks_region else (axis.start, axis.end)
-        own = Axis(at, x.shape[at], out, scale, start, end)
+        size, out = (
+            known if isinstance(known, int) else open_ for known, open_ in ((axis.size, x.shape[at]), (axis.out, out))
+        )
+        own = Axis(at, size, out, scale, start, end)
         shape = [*x.shape[:at], out, *x.shape[at + 1 :]]
-        read = _nearest(x, own, way) if way.mode == "nearest" else _weighted(x, own, axis.taps(way), way, dtype)
+        read = _nearest(x, own, way) if way.mode == "nearest" else _weighted(x, own, way, dtype)
 
         def element(*index: Any) -> Any:
             value = read(index)
@@ -325,11 +333,9 @@ def _nearest(x: te.Tensor, axis: Axis, way: Way) -> Callable[[Sequence[Any]], An
     return read
 
 
-def _weighted(
-    x: te.Tensor, axis: Axis, taps: tuple[int, int, float], way: Way, dtype: str
-) -> Callable[[Sequence[Any]], Any]:
+def _weighted(x: te.Tensor, axis: Axis, way: Way, dtype: str) -> Callable[[Sequence[Any]], Any]:
     """The parts of every element in a table of their own, so that they are computed once for each row."""
-    first, count, stretch = taps
+    first, count, stretch = axis.taps(way)
     at = axis.axis
     wide = wide_dtype(dtype)
 
@@ -338,10 +344,10 @@ def _weighted(
 
     def part(i: Any, k: Any) -> Any:
         tap = tirx.floor(place(i)) + (k + first).astype("float64")
-        value = axis.weight((tap - place(i)) * tirx.const(stretch, "float64"), way)
+        value = axis.weight((tap - place(i)) * _like(tap, stretch), way)
         if not way.exclude_outside:
             return value
-        inside = tirx.all(tap >= tirx.const(0.0, "float64"), tap < axis.size.astype("float64"))
+        inside = tirx.all(tap >= tirx.const(0.0, "float64"), tap < _like(tap, axis.size))
         return tirx.Select(inside, value, tirx.const(0.0, "float64"))
 
     parts = te.compute((axis.out, count), part, name="parts")
@@ -354,12 +360,15 @@ def _weighted(
         name="elements",
     )
 
-    def read(index: Sequence[Any]) -> Any:
+    def term(index: Sequence[Any], k: Any) -> Any:
         i = index[at]
-        terms = [x(*index[:at], from_[i, k], *index[at + 1 :]).astype(wide) * weights[i, k] for k in range(count)]
-        return sum(terms[1:], terms[0]).astype(dtype)
+        return x(*index[:at], from_[i, k], *index[at + 1 :]).astype(wide) * weights[i, k]
 
-    return read
+    if isinstance(count, int):
+        return lambda index: sum((term(index, k) for k in range(1, count)), term(index, 0)).astype(dtype)
+    shape = [*x.shape[:at], axis.out, *x.shape[at + 1 :]]
+    sums = te.compute(shape, lambda *index: te.sum(term(index, tap), axis=tap), name="sums")
+    return lambda index: sums(*index).astype(dtype)
 
 
 def _or_one(total: Any) -> Any:

@@ -7,18 +7,17 @@ Complex numbers have a last axis of size two: real and imaginary part.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..dim import Dim, Size, expr_of, min_of
+from ..dim import Dim, Size, expr_of, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, whole
 from .computed import computed
-from .moving import places_along
+from .moving import padded, places_along
 from .shapes import int_of
 
 _LARGEST = 1 << 24  # elements of the matrix: 64 MB in float32, a real frame of 4096
@@ -26,9 +25,10 @@ _LARGEST = 1 << 24  # elements of the matrix: 64 MB in float32, a real frame of 
 
 @operator("DFT", since=17)
 def _dft(e: Emit, node: Node, data: Value) -> Any:
-    dims = data.sizes
-    onesided, inverse, parts = bool(node.attr("onesided", 0)), bool(node.attr("inverse", 0)), _parts(dims)
-    if parts not in (1, 2) or (onesided and inverse == (parts == 1)):
+    onesided, inverse = bool(node.attr("onesided", 0)), bool(node.attr("inverse", 0))
+    data = _with_parts(e, data, 1 if onesided and not inverse else 2, is_sure=onesided)
+    dims, parts = data.sizes, data.sizes[-1]
+    if not isinstance(parts, int) or parts not in (1, 2) or (onesided and inverse == (parts == 1)):
         raise node.refused(
             f"has a last axis of {dims[-1]} for a transform that is onesided={onesided}, inverse={inverse}"
         )
@@ -50,19 +50,27 @@ def _dft(e: Emit, node: Node, data: Value) -> Any:
     return e.transpose(result, [order.index(i) for i in range(len(dims))])
 
 
-def _parts(dims: Sequence[Size]) -> int:
-    """1 for real numbers, 2 for complex ones; 0 for what is neither."""
-    return dims[-1] if isinstance(dims[-1], int) else 0
+def _with_parts(e: Emit, x: Value, count: int, *, is_sure: bool) -> Value:
+    """Numbers with so many parts, where that is open; an imaginary part that they may lack is 0."""
+    *outer, parts = x.sizes
+    if not isinstance(parts, Dim):
+        return x
+    if not is_sure:
+        x = padded(e, x, [0] * len(x.sizes), [*[0] * len(outer), max_of(count - parts, 0)])
+    return e.agree(x, [*outer, count])
 
 
 @operator("STFT", since=17)
 def _stft(e: Emit, node: Node, signal: Value) -> Any:
-    window, dims = node.input(2), signal.sizes
+    window, onesided = node.input(2), bool(node.attr("onesided", 1))
+    if signal.rank == 3:
+        signal = _with_parts(e, signal, 1 if onesided else 2, is_sure=onesided)
+    dims = signal.sizes
     (step,), given = node.ints(1, "frame_step") or [0], node.ints(3, "frame_length")
     length = given[0] if given else dims[1] if window is None else window.sizes[0]
     if isinstance(length, Dim) or isinstance(step, Dim):
         raise node.refused("has frames of an open length; give frame_length, or a window of a known size")
-    parts, onesided = _parts(dims) if len(dims) == 3 else 1, bool(node.attr("onesided", 1))
+    parts: Any = dims[2] if len(dims) == 3 else 1
     if parts not in (1, 2) or (onesided and parts == 2):
         raise node.wrong(f"has a signal of {parts} parts, and onesided={int(onesided)}")
     bins = length // 2 + 1 if onesided else length
