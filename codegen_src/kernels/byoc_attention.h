@@ -130,7 +130,8 @@ BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, c
   const BYOC_VEC least = BYOC_NAME(set)(-INFINITY), lowest = BYOC_NAME(set)(-88.f);
   const int64_t end = from < seen ? byoc_round_up(seen, BYOC_LANES) : 0;
   if (end == 0) seen = 0;
-  for (int64_t k = seen; k < byoc_max(end, count); ++k) scores[k] = k < end ? -INFINITY : 0.f;
+  for (int64_t k = seen; k < end; ++k) scores[k] = -INFINITY;
+  if (end < count) memset(scores + end, 0, (size_t)(count - end) * 4);
   if (seen == 0) return;
   if (p->softcap != 0) {
     const BYOC_VEC cap = BYOC_NAME(set)((float)p->softcap);
@@ -234,6 +235,7 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
   const float* sinks = p->has_sinks ? (const float*)data[given] + head * group : NULL;
   float* dst = (float*)data[given + p->has_sinks] + batch * p->dst.batch;
   const byoc_attention_sight sight = byoc_attention_sight_of(p, keys, batch, data);
+  const BYOC_VEC scale = BYOC_NAME(set)((float)p->scale);
   float* queries = scratch + room.queries;
   float* scores = scratch + room.scores;
   float* largest = scratch + room.largest;
@@ -265,7 +267,10 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         const float* from = query + (head * group + (row + r) / p->queries) * p->query.head +
                             (row + r) % p->queries * p->query.row;
         float* to = queries + r * room.query_row;
-        for (int64_t i = 0; i < p->width; ++i) to[i] = from[i] * (float)p->scale;
+        for (int64_t i = 0; i < p->width; i += BYOC_LANES) {
+          const int lanes = (int)byoc_min(BYOC_LANES, p->width - i);
+          BYOC_NAME(store)(to + i, BYOC_NAME(load_some)(from + i, lanes) * scale);
+        }
       }
       const float* some_keys = key + first * p->key.row;
       const float* some_values = value + first * p->value.row;

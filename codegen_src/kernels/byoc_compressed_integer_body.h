@@ -197,15 +197,17 @@ BYOC_NO_INLINE void BYOC_DOT(integer_panel)(const byoc_compressed_params* p, con
   for (int64_t g = 0; g < groups; g += block, b += block * byoc_compressed_group_bytes(p)) {
     const int64_t some = byoc_min(block, groups - g);
     if (unpacks) BYOC_DOT(unpack)(p, b, some, bytes);
-    byoc_position of = at;
-    for (int64_t pass = 0; pass < passes.count; ++pass) {
-      const int64_t present = byoc_pass_rows(&passes, pass), top = of.x - at.x;
+    for (int64_t pass = 0, top = 0; pass < passes.count; top += byoc_pass_rows(&passes, pass++)) {
+      const int64_t present = byoc_pass_rows(&passes, pass);
       float* totals = sums + top * BYOC_WIDTH;
-      if (g == 0) memset(totals, 0, (size_t)(present * BYOC_WIDTH) * sizeof(*totals));
+      for (int64_t i = 0; g == 0 && i < present * BYOC_WIDTH; i += BYOC_LANES) {
+        BYOC_NAME(store)(totals + i, BYOC_NAME(set)(0.f));
+      }
       BYOC_DOT(integer_tile)((int)present, p, a + top * byoc_compressed_rounded_bytes(p), g, some,
                              b, unpacks ? bytes : NULL, totals);
-      if (g + some == groups) BYOC_NAME(finish_sums)(results, totals, BYOC_WIDTH, present, of, end);
-      of.x += present;
+      if (g + some < groups) continue;
+      const byoc_position of = {at.image, at.y, at.x + top, at.channel};
+      BYOC_NAME(finish_sums)(results, totals, BYOC_WIDTH, present, of, end);
     }
   }
 }

@@ -319,37 +319,48 @@ BYOC_INLINE BYOC_INTS BYOC_NAME(round_some)(BYOC_VEC x, int lanes, int evens_fir
   return ints;
 }
 
-/* Rounds a group of the source; nothing that is not finite is left in it: its scale is NaN then,
-   and with it each result of the row. */
-BYOC_INLINE void BYOC_NAME(round_group)(const byoc_compressed_params* p, const float* from,
-                                        int8_t* to, byoc_rounded* said) {
+/* Rounds `count` groups of a row of the source; nothing that is not finite is left in them: their
+   scale is NaN then, and with it each result of the row. All scales come first, since a group waits
+   long for its own. */
+BYOC_INLINE void BYOC_NAME(round_row)(const byoc_compressed_params* p, const int64_t group,
+                                      const float* from, int64_t count, int8_t* to,
+                                      byoc_rounded* said) {
   const BYOC_INTS magnitude = BYOC_OP(set1_epi32)(0x7fffffff);
-  BYOC_INTS most = BYOC_OP(set1_epi32)(0), sum = most;
-  for (int64_t k = 0; k < p->group; k += BYOC_LANES) {
-    const int lanes = (int)byoc_min(BYOC_LANES, p->group - k); /* or 8 */
-    const BYOC_INTS bits = (BYOC_INTS)BYOC_NAME(load_some)(from + k, lanes);
-    most = BYOC_CONVERT(max_epi32, most, bits & magnitude);
+  for (int64_t g = 0; g < count; ++g) {
+    BYOC_INTS most = BYOC_OP(set1_epi32)(0);
+    for (int64_t k = 0; k < group; k += BYOC_LANES) {
+      const int lanes = (int)byoc_min(BYOC_LANES, group - k); /* or 8 */
+      const BYOC_INTS bits = (BYOC_INTS)BYOC_NAME(load_some)(from + g * group + k, lanes);
+      most = BYOC_CONVERT(max_epi32, most, bits & magnitude);
+    }
+    said[g].scale = byoc_compressed_scale(BYOC_NAME(across)(most, 0), &said[g].sum);
   }
-  float inverse;
-  said->scale = byoc_compressed_scale(BYOC_NAME(across)(most, 0), &inverse);
-  for (int64_t k = 0; k < p->group; k += BYOC_LANES) {
-    const int lanes = (int)byoc_min(BYOC_LANES, p->group - k);
-    const BYOC_VEC x = BYOC_NAME(load_some)(from + k, lanes) * BYOC_NAME(set)(inverse);
-    sum = BYOC_OP(add_epi32)(sum, BYOC_NAME(round_some)(x, lanes, p->bits == 4, to + k));
+  for (int64_t g = 0; g < count; ++g, from += group, to += group) {
+    const BYOC_VEC inverse = BYOC_NAME(set)(said[g].sum);
+    BYOC_INTS sum = BYOC_OP(set1_epi32)(0);
+    for (int64_t k = 0; k < group; k += BYOC_LANES) {
+      const int lanes = (int)byoc_min(BYOC_LANES, group - k);
+      const BYOC_VEC x = BYOC_NAME(load_some)(from + k, lanes) * inverse;
+      sum = BYOC_OP(add_epi32)(sum, BYOC_NAME(round_some)(x, lanes, p->bits == 4, to + k));
+    }
+    byoc_compressed_say(p, BYOC_NAME(across)(sum, 1), said + g);
   }
-  byoc_compressed_say(p, BYOC_NAME(across)(sum, 1), said);
 }
 
 /* Groups first..last of all rows. */
 BYOC_NO_INLINE void BYOC_NAME(round_groups)(const byoc_compressed_params* p, const float* src,
                                             char* rounded, int64_t first, int64_t last) {
-  const int64_t groups = p->depth / p->group, bytes = byoc_compressed_rounded_bytes(p);
-  while (first < last) {
-    const int64_t begin = first % groups, end = byoc_min(groups, begin + last - first);
-    char* row = rounded + first / groups * bytes;
-    byoc_rounded* said = (byoc_rounded*)(row + byoc_compressed_said(p, 0));
-    for (int64_t g = begin; g < end; ++g, ++first) {
-      BYOC_NAME(round_group)(p, src + first * p->group, (int8_t*)row + g * p->group, said + g);
+  const int64_t groups = p->depth / p->group;
+  for (int64_t count; first < last; first += count) {
+    const int64_t g = first % groups;
+    char* row = rounded + first / groups * byoc_compressed_rounded_bytes(p);
+    int8_t* to = (int8_t*)row + g * p->group;
+    byoc_rounded* said = (byoc_rounded*)(row + byoc_compressed_said(p, g));
+    count = byoc_min(groups - g, last - first);
+    if (p->group == 32) { /* that of most files, as a constant */
+      BYOC_NAME(round_row)(p, 32, src + first * 32, count, to, said);
+    } else {
+      BYOC_NAME(round_row)(p, p->group, src + first * p->group, count, to, said);
     }
   }
 }
