@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import no_code
 from tests.unit.importing import module, onnx_model
 from tvm_byoc_dnnl.graph.cost import RegionPolicy
+from tvm_byoc_dnnl.graph.graph import Constant, Tensor
 from tvm_byoc_dnnl.report import explain
 from tvm_byoc_dnnl.vendors.namespace import Description
 from tvm_byoc_dnnl.vendors.namespaces import namespace
@@ -309,11 +311,21 @@ def test_a_vendor_with_a_broken_lowering_does_not_break_the_report(picky):
     assert "vendor bug" in call.reasons[0]
 
 
-def test_a_lowering_has_no_constant_of_its_own(monkeypatch):
+@pytest.mark.parametrize("by", ["lowering", "optimize"])
+def test_a_graph_has_no_constant_of_its_own(monkeypatch, by):
     def exp(g, call):
         return g.binary("add", g.value(call.args[0]), g.value(relax.const([1.0])), (4,))
 
-    monkeypatch.setitem(namespace("dnnl").lowerings, "relax.exp", exp)
+    def optimize(graph):
+        graph.constants.append(Constant(len(graph.tensors), "one"))
+        graph.tensors.append(Tensor("float32", (4,), "one"))
+        return graph
+
+    ns = namespace("dnnl")
+    if by == "lowering":
+        monkeypatch.setitem(ns.lowerings, "relax.exp", exp)
+    else:
+        monkeypatch.setattr(ns, "functions", replace(ns.functions, optimize=optimize))
     (call,) = explain(module(lambda bb, x: relax.op.exp(x), (4,))).calls
     assert "reads a value that the region has not" in call.reasons[0]
 

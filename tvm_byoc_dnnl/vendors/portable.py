@@ -60,9 +60,11 @@ def _lower(ns: Namespace, func: relax.Function, options: dict[str, Any]) -> _Low
     arguments = len(g.graph.inputs)
     _lower_body(ns, g, func)
     graph = g.finish(g.values(func.body.body))
-    if len(graph.inputs) != arguments or not set(g.constants.values()) <= set(constants_in(func)):
-        raise Reject(f"a lowering of {ns.name!r} reads a value that the region has not; nodes' attributes hold numbers")
-    return _Lowered(told(ns, "optimize", graph) or graph, g.constants)
+    graph = told(ns, "optimize", graph) or graph
+    constants = {g.constants.get(constant.name) for constant in graph.constants}
+    if len(graph.inputs) != arguments or not constants <= set(constants_in(func)):
+        raise Reject(f"the graph of {ns.name!r} reads a value that the region has not; nodes' attributes hold numbers")
+    return _Lowered(graph, g.constants)
 
 
 def with_checksums(graph: PortableGraph, constant_names: Mapping[Any, str]) -> PortableGraph:
