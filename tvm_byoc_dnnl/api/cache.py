@@ -41,7 +41,7 @@ from ..vendors.namespaces import compilers, namespace
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 _ENGINE = __name__.partition(".")[0]
-_BLOCK, _MOST_THREADS = 1 << 20, 8
+_BLOCK, _MOST_THREADS = 1 << 18, 8
 _Entry = TypeVar("_Entry")
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy", "ml_dtypes", "torch", "gguf")
 
