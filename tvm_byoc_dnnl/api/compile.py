@@ -204,7 +204,7 @@ def compile(
         How a quantised model sums its products on a CPU without VNNI: ``"exact"``, or ``"saturating"``, which is
         faster, and wrong where two neighbouring products exceed 16 bits. An option of each compiler that has it.
     target : str, dict or Target
-        TVM's target for the calls that stay with TVM.
+        TVM's target for the calls that stay with TVM, which run on the CPU.
     policy : RegionPolicy, optional
         Decides which regions are worth a call; by default each namespace's own policy.
     exclude, force : sequence of str
