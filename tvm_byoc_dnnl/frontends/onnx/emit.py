@@ -169,6 +169,12 @@ class Emit:
     def zeros(self, dims: Sequence[Size], dtype: str) -> Value:
         return self.value(relax.op.zeros(self.shape(dims), dtype))
 
+    def places(self, size: Size) -> Value:
+        """The numbers from 0 on, int64."""
+        if isinstance(size, int) and size <= MOST:
+            return self.const(np.arange(size))
+        return self.value(relax.op.arange(0, expr_of(size), 1, "int64"))
+
     def agree(self, x: Value, dims: Sequence[Size], *, hidden: bool = False) -> Value:
         """A value that must have these sizes when the model runs, which is checked then.
 

@@ -21,21 +21,8 @@ _NEVER = frozenset(
         *("Bernoulli", "Dropout", "Multinomial"),
         *("DequantizeLinear", "QuantizeLinear"),  # quantised weights stay quantised
         # To import ONNX's reference takes longer than most imports: what their calls give for constants is known.
-        *(
-            "Abs",
-            "Add",
-            "And",
-            "Cast",
-            "CastLike",
-            "Concat",
-            "Div",
-            "Equal",
-            "Expand",
-            "Gather",
-            "Greater",
-            "GreaterOrEqual",
-            "Less",
-        ),
+        *("Abs", "Add", "And", "Cast", "CastLike", "Concat", "Div", "Equal", "Expand", "Gather", "Greater"),
+        *("GreaterOrEqual", "Less"),
         *("LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Reshape", "Slice", "Split", "Squeeze", "Sub"),
         *("Identity", "Shape", "Size"),
         *("ConstantOfShape", "Range", "Sum", "Transpose", "Unsqueeze", "Where", "Xor"),

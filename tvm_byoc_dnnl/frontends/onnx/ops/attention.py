@@ -8,7 +8,7 @@ from ..dim import Size
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed
-from .attention_parts import Mask, arange, attend, joined, pieces, split_heads, split_last, written
+from .attention_parts import Mask, attend, joined, pieces, split_heads, split_last, written
 
 _MS = "com.microsoft"
 
@@ -28,20 +28,20 @@ def _onnx_attention(e: Emit, node: Node, query: Value, key: Value, value: Value)
     rows, length = query.sizes[2], key.sizes[2]
     mask = Mask(e, query.dtype)
     _add_mask(e, mask, node.input(3), length)
-    position = _column(e, arange(e, rows)) + listed(before)  # of each row
+    position = _column(e, e.places(rows)) + listed(before)  # of each row
     if valid is not None:
         valid = e.reshape(e.cast(valid, "int64"), [query.sizes[0], 1, 1, 1])
-        mask.require(arange(e, length) < valid, hides_all=True)
+        mask.require(e.places(length) < valid, hides_all=True)
         if past_key is None:
             rest = valid - listed(rows)
-            position = _column(e, arange(e, rows)) + rest
+            position = _column(e, e.places(rows)) + rest
     if node.attr("is_causal", 0):
-        mask.require(arange(e, length) <= position, hides_all=valid is not None)
+        mask.require(e.places(length) <= position, hides_all=valid is not None)
     for name, sign in (("left_window_size", 1), ("right_window_size", -1)):
         size = node.attr(name, -1)
         if size >= 0:
             edge = position - e.const(sign * size)
-            mask.require(arange(e, length) >= edge if sign > 0 else arange(e, length) <= edge, hides_all=True)
+            mask.require(e.places(length) >= edge if sign > 0 else e.places(length) <= edge, hides_all=True)
     node.unused("softmax_precision")  # the scores are float32, or as precise as that
     found = attend(e, query, key, value, scale=node.attr("scale"), mask=mask, softcap=float(node.attr("softcap", 0.0)))
     mode = node.attr("qk_matmul_output_mode", 0)
@@ -89,7 +89,7 @@ def _add_padding(e: Emit, mask: Mask, given: Value | None, batch: Size, length: 
             ends, starts = pieces(e, e.reshape(given, [2, batch]), 0, 2)
         elif isinstance(count, int) and isinstance(batch, int) and count != batch:
             raise e.refused(f"has a mask of {count} numbers for a batch of {batch}, a form that no CPU computes")
-        one, column = arange(e, length), [batch, 1, 1, 1]
+        one, column = e.places(length), [batch, 1, 1, 1]
         seen = one < e.reshape(e.cast(ends, "int64"), column)
         if starts is not None:
             seen = seen & (one >= e.reshape(e.cast(starts, "int64"), column))
@@ -124,9 +124,9 @@ def run_attention(
     if bias is not None:
         mask.add(bias)
     if end is not None:
-        mask.require(arange(e, length) < end)
+        mask.require(e.places(length) < end)
     if node.attr("unidirectional", 0):
-        mask.require(arange(e, length) <= _column(e, arange(e, rows)) + before)
+        mask.require(e.places(length) <= _column(e, e.places(rows)) + before)
     return attend(e, query, key, value, scale=node.attr("scale", 0.0) or None, mask=mask)
 
 

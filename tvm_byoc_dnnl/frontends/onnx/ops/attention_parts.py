@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from ..dim import Dim, Size, equal, expr_of, max_of
 from ..emit import Emit
@@ -17,14 +17,7 @@ from ..value import Node, Value, listed
 from .computed import computed
 from .products import multiplied
 
-R = relax.op
 _INFINITE = float("-inf")
-
-
-def arange(e: Emit, size: Size) -> Value:
-    if isinstance(size, Dim):
-        return e.value(R.arange(0, expr_of(size), 1, "int64"))
-    return e.const(np.arange(size))
 
 
 def total_of(node: Node, i: int) -> Size:
@@ -268,7 +261,7 @@ def _of_runtime(e: Emit, node: Node, x: Value, positions: Value, cos: Value, sin
         raise node.wrong("has `rotary_embedding_dim` and no `num_heads`")
     batch, length = x.sizes[0], x.sizes[2 if x.rank == 4 else 1]
     if positions.rank == 1:  # an offset
-        positions = arange(e, length) + e.cast(positions, "int64")
+        positions = e.places(length) + e.cast(positions, "int64")
         positions = e.expand(e.reshape(positions, [1, length]), [batch, length])
     if x.rank == 3 and not heads:
         heads = x.sizes[-1] // (2 * cos.sizes[-1])

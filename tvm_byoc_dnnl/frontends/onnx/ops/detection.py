@@ -12,7 +12,6 @@ from ..dim import Size, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, whole
-from .attention_parts import arange
 from .computed import asked, computed, int64, lowest, within, written
 from .ordering import keys
 from .shapes import ints_of
@@ -186,7 +185,7 @@ def _affine_grid(e: Emit, node: Node, theta: Value, *, align_corners: int = 0) -
     rank = len(size)
     # between -1 and 1; the first point is alone at -1 where the corners are points
     first, steps = (0.0, [max_of(n - 1, 1) for n in size]) if align_corners else (1.0, size)
-    numbers = [(e.cast(arange(e, n), theta.dtype), e.cast(whole(s), theta.dtype)) for n, s in zip(size, steps)]
+    numbers = [(e.cast(e.places(n), theta.dtype), e.cast(whole(s), theta.dtype)) for n, s in zip(size, steps)]
     lines = [(place * 2.0 + first) / step - 1.0 for place, step in numbers]
     along = [e.reshape(line, [n, *[1] * (rank - 1 - a)]) for a, (line, n) in enumerate(zip(lines, size, strict=True))]
     points = [e.expand(line, size) for line in (*reversed(along), e.const(1, theta.dtype))]

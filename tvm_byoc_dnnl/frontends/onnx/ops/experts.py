@@ -12,7 +12,7 @@ from ..dim import product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value
-from .attention_parts import arange, pieces, split_last
+from .attention_parts import pieces, split_last
 from .quantised_blocks import INTEGER_LEVEL, shaped, unpacked
 
 _MS = "com.microsoft"
@@ -144,7 +144,7 @@ def _shares(e: Emit, node: Node, scores: Value, count: Any, weights: Value | Non
     scores = e.cast(scores, "float32")
     shares = e.softmax(scores, axis=-1) if weights is None else e.cast(weights, "float32")
     best = e.topk(e.flip(scores, axis=-1), k=k, axis=-1, ret_type="indices", largest=True, dtype="int64")
-    each, places = e.reshape(best, [*scores.sizes[:-1], k, 1]), e.flip(arange(e, count), axis=0)
+    each, places = e.reshape(best, [*scores.sizes[:-1], k, 1]), e.flip(e.places(count), axis=0)
     taken = e.cast(e.equal(each, places), "float32")  # (rows, k, experts)
     kept = shares * e.sum(taken, axis=[-2])
     normalizes = node.attr("normalize_routing_weights", 0)

@@ -21,7 +21,7 @@ from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed
-from .attention_parts import Attended, Mask, arange, attend, joined, pieces, total_of, turned, written
+from .attention_parts import Attended, Mask, attend, joined, pieces, total_of, turned, written
 from .computed import computed
 
 _TOTAL = 6  # the input that is the length of the longest sequence
@@ -104,7 +104,7 @@ class _Call:
         return self.e.equal(listed(self.rows), listed(self.total))
 
     def _plus_rows(self, start: Value) -> Value:
-        rows = self.e.reshape(arange(self.e, self.rows), [1, self.rows])
+        rows = self.e.reshape(self.e.places(self.rows), [1, self.rows])
         return self.e.reshape(start, [start.sizes[0], 1]) + rows
 
     def _angles(self) -> Value:
@@ -141,7 +141,7 @@ class _Call:
         size = past[0].sizes[2]
         old, now = self._held(self.start, size), self._held(self._end(), size)
         column = [self.batch, 1, 1, 1]
-        from_past = arange(e, size)
+        from_past = e.places(size)
         behind = e.reshape(self.start - old, column)
         first = e.expand(from_past + behind, [self.batch, 1, 1, size])
         rows = e.reshape(self.position, [self.batch, 1, self.rows, 1])
@@ -311,10 +311,10 @@ class Cached(NamedTuple):
         if is_buffer:
             read = [written(e, old, rows, self.start, self.total, keeps_rest=False) for old, rows in pairs]
         mask = Mask(e, self.query.dtype)
-        at = arange(e, self.total)
+        at = e.places(self.total)
         if rule.is_causal:
             rows = self.query.sizes[2]
-            column = e.reshape(arange(e, rows), [1, 1, rows, 1])
+            column = e.reshape(e.places(rows), [1, 1, rows, 1])
             sees(e, mask, at, e.reshape(self.start, [batch, 1, 1, 1]) + column, rule.window)
         else:
             mask.require(at < e.reshape(self.ends, [batch, 1, 1, 1]))

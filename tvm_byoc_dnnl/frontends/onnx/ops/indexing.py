@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
 
 from ..dim import Dim, Size, at_least, expr_of, max_of, min_of
 from ..emit import Emit
@@ -157,7 +156,7 @@ def _range(e: Emit, node: Node) -> Any:
             return e.const((np.arange(count).astype(start.dtype) * step.known + start.known).astype(start.dtype))
     span = e.cast(stop - start, "int64").known if few(*given) is not None and step.is_constant else None
     if span is not None and step.known == 1 and at_least(count := span.item(), 0):
-        return e.cast(e.value(relax.op.arange(0, expr_of(count), 1, "int64")) + e.cast(start, "int64"), start.dtype)
+        return e.cast(e.places(count) + e.cast(start, "int64"), start.dtype)
     return _range_in_call(e, start, stop, step)
 
 
@@ -170,5 +169,5 @@ def _range_in_call(e: Emit, start: Value, stop: Value, step: Value) -> Value:
     count = -(-span // by) if wide == "int64" else e.ceil(span / by)  # rounded up
     count = e.cast(e.maximum(count, e.const(0, wide)), "int64")
     (length,) = asked(e, e.reshape(count, [1]), ["range_length"])
-    places = e.cast(e.value(relax.op.arange(0, expr_of(length), 1, "int64")), dtype)
+    places = e.cast(e.places(length), dtype)
     return places * step + start

@@ -185,17 +185,12 @@ def _run(walk: Any, node: Node, size: int, trips: Value, go: Value, states: list
     """What remains after all rounds, at most ``trips``, each of so many nodes; parts are stacked along a first axis."""
     if go.dtype != "bool" or trips.dtype not in ("int64", "int32"):
         raise node.wrong(f"has {trips} rounds and the condition {go}; expected int64 and bool")
-    runs, count = decided(go), _number(trips)
-    if count is not None and runs and 0 < count * size <= _MOST_NODES:
+    runs, count = decided(go), _length(trips)
+    if isinstance(count, int) and runs and 0 < count * size <= _MOST_NODES:
         found = _written_out(walk, count, states, step)
         if found is not None:
             return found
     return _called(walk, node, trips, go, states, step)
-
-
-def _number(trips: Value) -> int | None:
-    found = None if trips.known is None else trips.known.reshape(-1)[0]
-    return None if found is None or isinstance(found, Dim) else int(found)
 
 
 def _written_out(walk: Any, count: int, states: list[Value], step: _Step) -> _Round | None:

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
-from ..dim import Dim, Size, equal, expr_of, max_of, min_of
+from ..dim import Dim, Size, equal, max_of, min_of
 from ..emit import Emit, elem_type
 from ..table import operator
 from ..value import Node, Value, numbers
@@ -18,13 +18,9 @@ from .computed import asked, computed, int64, within
 from .shapes import int_of, ints_of
 
 
-def _part_axis(node: Node) -> int:
-    return int(node.attr("axis", 0)) % len(node.needed(0).sizes)
-
-
 def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
     """The axis that a Split divides, and the sizes of its parts."""
-    axis = _part_axis(node)
+    axis = int(node.attr("axis", 0)) % len(node.needed(0).sizes)
     if given:
         return axis, given
     size, parts = node.needed(0).sizes[axis], node.attr("num_outputs", len(node.wanted))
@@ -242,8 +238,7 @@ def _reduction(node: Node) -> str:
 
 def places_along(e: Emit, size: Size, axis: int, rank: int) -> Value:
     """The numbers from 0 on, along one axis."""
-    along = e.value(relax.op.arange(0, expr_of(size), 1, "int64"))
-    return e.reshape(along, [size if a == axis else 1 for a in range(rank)])
+    return e.reshape(e.places(size), [size if a == axis else 1 for a in range(rank)])
 
 
 @operator("Scatter", "ScatterElements")

@@ -12,7 +12,6 @@ from ..dim import Dim, product
 from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
-from .attention_parts import arange
 from .moving import places_along
 from .runtime_others import channels_first, channels_last, plus
 from .shapes import flat_sizes
@@ -293,7 +292,7 @@ def _embed_norm(e: Emit, node: Node) -> list[Value | None]:
     batch, length = ids.sizes
     total = e.take(words, e.cast(ids, "int64"), axis=0)
     if positions is None:
-        rows = e.reshape(e.take(places, arange(e, length), axis=0), [1, length, places.sizes[1]])
+        rows = e.reshape(e.take(places, e.places(length), axis=0), [1, length, places.sizes[1]])
     else:
         rows = e.take(places, e.cast(positions, "int64"), axis=0)
     total = total + rows

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..dim import Size, equal, expr_of, product
+from ..dim import Size, equal, product
 from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value
@@ -114,7 +114,7 @@ def _diagonal(e: Emit, term: _Term) -> _Term:
             size = dims[second]
             order = [i for i in range(len(dims)) if i not in (first, second)] + [first, second]
             moved = e.transpose(e.agree(term.value, [*dims[:first], size, *dims[first + 1 :]]), order)
-            places = e.value(relax.op.arange(0, expr_of(size), 1, "int64"))
+            places = e.places(size)
             is_on = e.equal(e.reshape(places, [size, 1]), e.reshape(places, [1, size]))
             kept = e.where(is_on, moved, 0)
             letters = "".join(term.letters[i] for i in order[:-1])

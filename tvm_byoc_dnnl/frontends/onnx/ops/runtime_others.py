@@ -11,7 +11,7 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed
 from .activations import softplus
-from .attention_parts import arange, split_last
+from .attention_parts import split_last
 from .quantised_blocks import product_types, shaped
 from .shapes import flat_sizes
 
@@ -110,7 +110,7 @@ def _unfolded(e: Emit, x: Value, *, size: int, dim: int = -1, step: int = 1) -> 
     rank = len(x.sizes)
     axis = dim % rank
     count = (x.sizes[axis] - size) // step + 1
-    places = e.reshape(arange(e, count), [count, 1]) * e.const(step) + e.const(np.arange(size))
+    places = e.reshape(e.places(count), [count, 1]) * e.const(step) + e.const(np.arange(size))
     return e.transpose(e.take(x, places, axis=axis), [a for a in range(rank + 1) if a != axis + 1] + [axis + 1])
 
 

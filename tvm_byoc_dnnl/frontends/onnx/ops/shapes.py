@@ -123,19 +123,15 @@ def _flatten(e: Emit, x: Value, *, axis: int = 1) -> Any:
     return e.reshape(x, flat_sizes(x, axis))
 
 
-def _unsqueezed_axes(node: Node) -> list[int]:
+@operator("Unsqueeze")
+def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
     axes = node.ints(1, "axes")
     if axes is None:
         raise node.wrong("has no axes")
-    found = axes_of(axes, len(node.needed(0).sizes) + len(axes), node)
+    found = axes_of(axes, len(x.sizes) + len(axes), node)
     if len(set(found)) < len(found):
         raise node.wrong(f"has the axes {axes}; expected each once")
-    return found
-
-
-@operator("Unsqueeze")
-def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
-    return e.expand_dims(x, axis=_unsqueezed_axes(node))
+    return e.expand_dims(x, axis=found)
 
 
 def _squeezed_axes(e: Emit, node: Node) -> list[int]:
@@ -216,14 +212,9 @@ def _expand(e: Emit, node: Node, x: Value) -> Any:
     return e.expand(x, sizes)
 
 
-def _fill(node: Node) -> np.ndarray:
-    value = node.attr("value")
-    return np.zeros((), "float32") if value is None else value.reshape(())
-
-
 @operator("ConstantOfShape", since=9)
 def _constant_of_shape(e: Emit, node: Node, given: Value) -> Any:
-    fill = _fill(node)
+    fill = node.attr("value", np.zeros((), "float32")).reshape(())
     if given.known is None:
         sizes = asked(e, given, [f"size{i}" for i in range(length_of(node, 0, "the shape"))])
     else:

@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
-from ..dim import Dim, Size, expr_of, max_of, min_of
+from ..dim import Dim, Size, max_of, min_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, whole
@@ -149,7 +149,7 @@ def _mel(e: Emit, node: Node, *, output_datatype: int = 1) -> Any:
     count, length = int_of(e, node, 0, "num_mel_bins"), int_of(e, node, 1, "dft_length")
     rate, *edges = (e.cast(e.reshape(node.needed(i), []), "float64") for i in (2, 3, 4))
     low, high = (e.log(edge * (1 / 700) + 1.0) * _MEL for edge in edges)
-    corners = e.cast(e.value(relax.op.arange(0, expr_of(count + 2), 1, "int64")), "float64")
+    corners = e.cast(e.places(count + 2), "float64")
     mel = corners * ((high - low) / e.cast(whole(count + 2), "float64")) + low
     hertz = (e.exp(mel * (1 / _MEL)) + -1.0) * 700.0
     places = e.cast(e.floor(hertz * e.cast(whole(length + 1), "float64") / rate), "int64")
