@@ -233,7 +233,7 @@ MODEL_CHANGES: list[tuple[str, Change, str]] = [
     (
         "condition",
         lambda m: setattr(m.graph.input[1].type.tensor_type, "elem_type", 1),
-        "If (node `if`) has a condition of type float32; expected bool",
+        "If (node `if`) has float32 () as input 0; expected bool",
     ),
     ("input away", lambda m: m.graph.input.pop(0) and None, "`product`"),
     ("input twice", lambda m: m.graph.input.append(m.graph.input[0]), "`x` more than once"),
@@ -344,7 +344,8 @@ OPERANDS: list[tuple[str, Any, dict[str, Any], str]] = [
     ("Reshape", [-1, -1], {}, "at most one -1"),
     ("Reshape", [-2, 4], {}, "sizes of 0 or more"),
     ("Pad", [-3, 0, 0, 0], {}, "remove more than the 2 elements of axis 0"),
-    ("Pad", [-2, 0, 0, 0], {"mode": "edge"}, "leave nothing of axis 0"),
+    ("Pad", [-2, 0, 1, 0], {"mode": "edge"}, "leave nothing of axis 0"),
+    ("And", [True], {}, "has float32 (2, 4) as input 0; expected bool"),
     ("Pad", [1], {}, "has 1 pads; expected 4"),
     ("Split", [-1, 3], {}, "expected sizes of 0 or more"),
     ("Gather", [0], {"axis": 2}, "has the axis 2; expected -2 to 1"),

@@ -16,6 +16,7 @@ from tvm_byoc_dnnl.testing.models import ort_run
 from .importing import node, onnx_model, rand
 
 pytestmark = pytest.mark.native
+INT64 = TensorProto.INT64
 NO_MEAN = "a source without elements has no result; give sizes of 1 or more"
 
 
@@ -56,12 +57,28 @@ def test_a_window_that_is_larger_than_its_picture(height: int) -> None:
     assert runner(rand(1, 3, 3, 8)).shape == (1, 4, 1, 6)
 
 
+def test_nothing_is_left_to_repeat() -> None:
+    """Padding by the widths of a call reads no element beside the tensor, which is cut to nothing."""
+    model = onnx_model([node("Pad", ["x", "p"], ["y"], mode="edge")], {"x": ("n",), "p": (2,)}, dtypes={"p": INT64})
+    runner, x = Runner(compile(model)), rand(4)
+    np.testing.assert_array_equal(runner(x, np.array([-1, 2])), x[[1, 2, 3, 3, 3]])
+    assert runner(x, np.array([-4, 0])).shape == (0,)
+    with pytest.raises(InputError, match="below 0"):
+        runner(x, np.array([-4, 1]))
+
+
+def test_the_first_element_of_an_open_axis_is_one() -> None:
+    cut = node("Slice", ["x", "from", "to", "axis"], ["first"])
+    numbers = {"from": np.array([0]), "to": np.array([1]), "axis": np.array([1])}
+    _equals_ort(onnx_model([cut, node("Sub", ["x", "first"], ["y"])], {"x": (2, "n")}, numbers), rand(2, 5), rand(2, 1))
+    grown = [cut, node("Shape", ["x"], ["s"]), node("Expand", ["first", "s"], ["y"])]
+    _equals_ort(onnx_model(grown, {"x": (2, "n")}, numbers), rand(2, 5), rand(2, 1))
+
+
 @pytest.mark.parametrize("compiler", ["dnnl", "ccompiler"])
 @pytest.mark.parametrize(("operator", "index"), [("Gather", 2), ("Gather", -3), ("GatherElements", 2)])
 def test_an_index_out_of_range(operator: str, index: int, compiler: str) -> None:
-    model = onnx_model(
-        [node(operator, ["x", "i"], ["y"])], {"x": ("n", 3), "i": ("k", 3)}, dtypes={"i": TensorProto.INT64}
-    )
+    model = onnx_model([node(operator, ["x", "i"], ["y"])], {"x": ("n", 3), "i": ("k", 3)}, dtypes={"i": INT64})
     runner = Runner(compile(model, compiler))
     for kind in (InputError, IndexError):
         with pytest.raises(kind, match=r"out of range.*x float32\[n, 3\] is \[2, 3\].*within the axis"):
@@ -149,7 +166,7 @@ def test_fewer_indices_than_elements_of_open_sizes() -> None:
     """TVM's operator would write to other elements."""
     scatter = node("ScatterElements", ["x", "i", "u"], ["y"], axis=1)
     dims = {"x": ("a", "b", "c"), "i": ("d", "e", "f"), "u": ("d", "e", "f")}
-    model = onnx_model([scatter], dims, dtypes={"i": TensorProto.INT64}, opset=18)
+    model = onnx_model([scatter], dims, dtypes={"i": INT64}, opset=18)
     runner = Runner(compile(model))
     x, places = rand(2, 4, 3), np.array([[[1, 0, 2]], [[3, 3, 0]]])
     for width in (3, 2, 0):

@@ -27,7 +27,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..core.limits import MOST_ELEMENTS, MOST_PIXELS, MOST_SAMPLES
 from ..core.tvm_fast import is_a
-from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function, make_constant
+from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
 from ..te.legalize import MENDED, Legalization, default_of, dims_of, emitted, stage
@@ -161,11 +161,9 @@ def _division(op: str, divide: Callable[[Any, Any], Any], *, is_rest: bool) -> L
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         dtype = dtype_of(call.ty)
         dividend, divisor = call.args
-        if "float" in dtype and is_constant(divisor) and dims_of(dividend) and not np.all(constant_numpy(divisor)):
+        if "float" in dtype and is_constant(divisor) and not np.all(constant_numpy(divisor)):
             # TVM takes a scalar for a number of its own arithmetic, in which a float divided by 0 is an error.
-            values = constant_numpy(divisor)
-            divisor = make_constant(values.reshape(values.shape or (1,)), dtype)
-            return default(bb, bb.normalize(relax.Call(call.op, [dividend, divisor], call.attrs)))
+            return bb.call_te(getattr(topi, _name(call)), dividend, divisor)
         if "float" in dtype or not isinstance(divisor.ty, relax.TensorType):
             return default(bb, call)
         is_signed = dtype.startswith("int")

@@ -20,7 +20,7 @@ from ...core.tvm_fast import is_a
 from ...ir.native_loop import native_call
 from ...ir.relax_utils import make_constant
 from ...ir.tvm_compat import tensor_constant
-from .dim import Dim, Size, equal, expr_of, product, substituted, symbols_of
+from .dim import Dim, Size, at_least, equal, expr_of, product, substituted, symbols_of
 from .value import MOST, MOST_OPEN, Node, Value, few, known_result
 
 #: what comes of operands that the standard does not allow
@@ -142,7 +142,9 @@ class Emit:
         except ByocError:
             raise
         except _BROKEN as error:
-            raise InputError(f"{node.what} is not as ONNX defines it: {type(error).__name__}: {error}") from error
+            given = ", ".join(str(x) for x in node.inputs if x is not None)
+            what = f"{node.what} is not as ONNX defines it, with inputs of {given or 'no tensor'}"
+            raise InputError(f"{what}: {type(error).__name__}: {error}") from error
         finally:
             self.node = outer
 
@@ -245,10 +247,12 @@ class Emit:
             here = [d for d in new if len(d) >= -axis]
             if applies(axis):
                 sizes = [d[axis] for d in here if not broadcasts or d[axis] != 1]
+                if broadcasts and len(set(sizes)) > 1:  # ``x[:, :1]`` has at most one element
+                    sizes = [size for size in sizes if not at_least(1, size)] or sizes
                 chosen = common(sizes) if sizes else 1
                 for d in here:
                     if isinstance(d[axis], Dim):
-                        d[axis] = chosen
+                        d[axis] = chosen if not broadcasts or d[axis] in sizes else 1
         return [self.agree(x, dims) for x, dims in zip(given, _settled([d or () for d in known], new), strict=True)]
 
     def cast(self, x: Operand, dtype: str) -> Value:
@@ -298,7 +302,7 @@ class Emit:
         """A value repeated along axes of size 1; its open sizes are those of the result, which a call checks."""
         if x.dims is not None and len(x.dims) <= len(dims):
             own = dims[len(dims) - len(x.dims) :]
-            x = self.agree(x, [s if isinstance(d, Dim) else d for d, s in zip(x.dims, own, strict=True)])
+            x = self.agree(x, [d if isinstance(d, int) else _repeated(d, s) for d, s in zip(x.dims, own, strict=True)])
             if len(x.sizes) == len(dims) and all(map(_is_same, x.sizes, dims)):
                 return x
         known = few(x)
@@ -349,6 +353,11 @@ def common(sizes: Sequence[Size]) -> Size:
     """
     found = [s for s in sizes if isinstance(s, int)]
     return found[0] if found else next(s for s in sizes if not any(is_within(s, other) for other in sizes))
+
+
+def _repeated(size: Dim, wanted: Size) -> Size:
+    """The size that an axis has before it is repeated to another size; of ``x[:, :1]`` it is 1."""
+    return 1 if size != wanted and at_least(1, size) else wanted
 
 
 def is_within(size: Size, other: Size) -> bool:

@@ -6,10 +6,13 @@ What is constant here is refused when the model is compiled. What a call gives i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
+from onnx import defs
 
 from ...core.limits import MOST_ELEMENTS, MOST_EXTENT
 from .structure import REDUCED
@@ -35,8 +38,28 @@ def check_operands(node: Node) -> None:
     """Raise an `InputError` that names the node, the operand and what is expected."""
     if node.domain == "":
         rule = _RULES.get(node.op)
-        for problem in (*_wrong_axes(node), *(rule(node) if rule is not None else ())):
+        for problem in (*_wrong_types(node), *_wrong_axes(node), *(rule(node) if rule is not None else ())):
             raise node.wrong(problem)
+
+
+@cache
+def _kinds(op: str) -> list[set[str]]:
+    """The kinds of tensors that the newest version of an operator takes as each input."""
+    allowed = [formal.types for formal in defs.get_schema(op).inputs] if defs.has(op) else []
+    return [{_kind(t[7:-1]) for t in types if t.startswith("tensor(")} for types in allowed]
+
+
+def _kind(dtype: str) -> str:
+    """Integers of all widths are one kind, and floats: more of them are taken than ONNX lists."""
+    return re.sub(r"^b?float(16|32|64)?$|^double$", "float", re.sub(r"^u?int\d+$", "int", dtype))
+
+
+def _wrong_types(node: Node) -> Iterator[str]:
+    kinds = _kinds(node.op)
+    for i, x in enumerate(node.inputs if kinds else ()):
+        allowed = kinds[min(i, len(kinds) - 1)]
+        if x is not None and allowed and _kind(x.dtype) in {"bool", "float", "int"} - allowed and x.words is None:
+            yield f"has {x} as input {i}; expected {' or '.join(sorted(allowed))}"
 
 
 def _constant(node: Node, position: int) -> np.ndarray | None:
@@ -56,10 +79,11 @@ def _wrong_axes(node: Node) -> Iterator[str]:
     if dims is None:
         return
     given = np.array([node.attrs.get("axis", 0)]) if node.op in _AXIS else _constant(node, 1)
-    rank = max(len(dims), 1)
+    rank = len(dims)
     for axis in () if given is None else given.tolist():
         if not -rank <= axis < rank:
-            yield f"has the axis {axis}; expected {-rank} to {rank - 1}, because its input has {len(dims)} axes"
+            expected = f"expected {-rank} to {rank - 1}, because its input has {rank} axes"
+            yield f"has the axis {axis}; {expected if rank else 'its input is a scalar, which has none'}"
 
 
 def _too_many(sizes: Iterable[Any]) -> Iterator[str]:
@@ -111,9 +135,10 @@ def _pad(node: Node) -> Iterator[str]:
         size = out[axis]
         if isinstance(size, int):
             out[axis] = size + before + after
-            if min(size + before, size + after, out[axis]) < 0:
+            left = size + min(before, 0) + min(after, 0)
+            if left < 0:
                 yield f"has pads {value.tolist()}, which remove more than the {size} elements of axis {axis}"
-            elif out[axis] == 0 < size and node.attrs.get("mode", "constant") != "constant":
+            elif left == 0 < min(size, out[axis]) and node.attrs.get("mode", "constant") != "constant":
                 yield f"has pads {value.tolist()}, which leave nothing of axis {axis} to pad with"
     yield from _too_many(out)
 
@@ -192,12 +217,6 @@ def _gemm(node: Node) -> Iterator[str]:
             yield f"has {factor} as its input {position}; expected a matrix"
 
 
-def _if(node: Node) -> Iterator[str]:
-    dtype = node.needed(0).dtype
-    if dtype not in ("", "bool"):
-        yield f"has a condition of type {dtype}; expected bool"
-
-
 def _window(node: Node) -> Iterator[str]:
     """Windows of convolutions and poolings that the standard forbids."""
     attrs = node.attrs
@@ -209,6 +228,9 @@ def _window(node: Node) -> Iterator[str]:
         yield "has no attribute kernel_shape"
         return
     rank = node.needed(0).rank
+    if rank is not None and rank < 3:
+        yield f"reads a tensor of {rank} axes; expected 3 or more: a batch, channels and spatial axes"
+        return
     spatial = rank - 2 if rank is not None else None if kernel is None else len(kernel)
     for name, (least, per_axis) in _LEAST.items():
         values = attrs.get(name)
@@ -242,7 +264,6 @@ _RULES: dict[str, Callable[[Node], Iterator[str]]] = {
     "DFT": lambda node: _sizes(node, 1, "dft_length", 1),
     "Expand": lambda node: _sizes(node, 1, "the shape"),
     "Gemm": _gemm,
-    "If": _if,
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,

@@ -183,8 +183,6 @@ def _in_batch(
 
 def _run(walk: Any, node: Node, size: int, trips: Value, go: Value, states: list[Value], step: _Step) -> _Round:
     """What remains after all rounds, at most ``trips``, each of so many nodes; parts are stacked along a first axis."""
-    if go.dtype != "bool" or trips.dtype not in ("int64", "int32"):
-        raise node.wrong(f"has {trips} rounds and the condition {go}; expected int64 and bool")
     runs, count = decided(go), _length(trips)
     if isinstance(count, int) and runs and 0 < count * size <= _MOST_NODES:
         found = _written_out(walk, count, states, step)

@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 from ..dim import Dim, Size, equal, max_of, min_of
 from ..emit import Emit, elem_type
 from ..table import operator
-from ..value import Node, Value, numbers
+from ..value import Node, Value, listed, numbers
 from .computed import asked, computed, int64, within
 from .shapes import int_of, ints_of
 
@@ -154,7 +154,8 @@ def _pad(e: Emit, node: Node, data: Value, pads: Value, value: Value | None = No
     rank = len(data.sizes)
     axes = node.ints(3, "axes")
     along = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
-    widths = node.ints(1) or [] if pads.known is not None else _asked_widths(e, pads, 2 * len(along))
+    kept = [data.sizes[axis] for axis in along]
+    widths = node.ints(1) or [] if pads.known is not None else _asked_widths(e, pads, kept, mode)
     before: list[Any] = [0] * rank
     after: list[Any] = [0] * rank
     for axis, b, a in zip(along, widths, widths[len(along) :], strict=False):
@@ -162,11 +163,15 @@ def _pad(e: Emit, node: Node, data: Value, pads: Value, value: Value | None = No
     return padded(e, data, before, after, mode, value)
 
 
-def _asked_widths(e: Emit, pads: Value, count: int) -> list[Any]:
+def _asked_widths(e: Emit, pads: Value, sizes: list[Size], mode: str) -> list[Any]:
     """Widths that a call knows; they may be below 0, which sizes are not."""
+    rank = len(sizes)
     added, removed = (
-        asked(e, e.maximum(w, 0), [f"{n}{i}" for i in range(count)]) for n, w in (("pad", pads), ("cut", -pads))
+        asked(e, e.maximum(w, 0), [f"{n}{i}" for i in range(2 * rank)]) for n, w in (("pad", pads), ("cut", -pads))
     )
+    if mode != "constant":  # the call fails where nothing is left to repeat
+        left = [sizes[i] - removed[i] - removed[rank + i] - min_of(added[i] + added[rank + i], 1) for i in range(rank)]
+        asked(e, listed(*left), [f"left{i}" for i in range(rank)])
     return [a - r for a, r in zip(added, removed, strict=True)]
 
 
@@ -189,8 +194,13 @@ def padded(
     is_said = number is not None and data.dtype != "bool" and number.size == 1 and float(number.item()) == number.item()
     if mode == "constant" and is_plain and number is not None and is_said:
         return e.pad(data, pad_width=widths, pad_mode="constant", pad_value=float(number.item()))
-    if mode != "constant" and is_plain and data.dtype != "bool":  # the call finds too few elements to repeat
-        return e.pad(data, pad_width=widths, pad_mode=_MODES[mode])
+    if mode != "constant" and all(isinstance(w, int) for w in widths):
+        for axis, (size, b, a) in enumerate(zip(data.sizes, before, after, strict=True)):
+            data = e.cut(data, axis, max(-b, 0), size + min(a, 0)) if min(a, b) < 0 else data
+        if not any(widths := [max(w, 0) for w in widths]):
+            return data
+        data, dtype = e.cast(data, "int8") if data.dtype == "bool" else data, data.dtype
+        return e.cast(e.pad(data, pad_width=widths, pad_mode=_MODES[mode]), dtype)  # it finds too few to repeat
     sizes = [n + b + a for n, b, a in zip(data.sizes, before, after, strict=True)]
     fill = e.reshape(e.cast(fill, data.dtype), [])
     return computed(e, "pad", _around(mode), data, fill, list(before), list(after), sizes)

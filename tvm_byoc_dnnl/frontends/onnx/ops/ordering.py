@@ -118,8 +118,8 @@ def _non_zero(e: Emit, x: Value) -> Any:
 
 @operator("Compress", since=9)
 def _compress(e: Emit, node: Node, x: Value, condition: Value, *, axis: Any = None) -> Any:
-    if condition.dtype != "bool" or condition.rank != 1:
-        raise node.wrong(f"has a condition of {condition}; expected a vector of bool")
+    if condition.rank != 1:
+        raise node.wrong(f"has a condition of {condition}; expected a vector")
     if axis is None:
         x, axis = e.reshape(x, [product(node.needed(0).sizes)]), 0
     axis %= x.rank or 1

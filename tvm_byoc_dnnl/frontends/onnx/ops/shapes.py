@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dim import Dim, Size, equal, product, quotient, substituted
+from ..dim import Dim, Size, at_least, equal, product, quotient, substituted
 from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value, listed, whole
@@ -198,17 +198,20 @@ def _expand(e: Emit, node: Node, x: Value) -> Any:
         return _expanded_in_call(e, node)
     own, target = _aligned(node.needed(0).sizes, node.ints(1, "the shape") or [])
     sizes: list[Size] = []
+    asks: list[tuple[Size, Size]] = []  # sizes of the operand, and what a call must have them be
     for a, b in zip(own, target, strict=True):
-        if b == 1:
+        if b == 1 or equal(a, b):
             sizes.append(a)
-        elif a == 1:
+        elif a == 1 or (isinstance(a, Dim) and at_least(1, a)):
             sizes.append(b)
-        elif isinstance(a, int) and isinstance(b, int) and a != b:
+        elif isinstance(a, int) and isinstance(b, int):
             raise node.wrong(f"expands a tensor of ({', '.join(map(str, node.needed(0).sizes))}) to {target}")
         else:
-            sizes.append(a if equal(a, b) else common([b, a]))
-    own = sizes[len(sizes) - len(x.sizes) :]
-    x = e.agree(x, [d if isinstance(d, int) else s for d, s in zip(x.sizes, own, strict=True)])
+            is_one = isinstance(b, Dim) and at_least(1, b)
+            sizes.append(a if is_one else common([b, a]))
+            asks += [] if b == sizes[-1] else [(b, 1 if is_one else sizes[-1])]
+    if asks:
+        asked(e, listed(*(b for b, _ in asks)), [size for _, size in asks])
     return e.expand(x, sizes)
 
 
