@@ -302,7 +302,7 @@ REFUSED = {
         body([goes_on(), node("Neg", ["v"], ["w"])], ["k", "go", "v"], ["on", "w"]),
         ["x", "", "x"],
         InputError,
-        "expected int64 and bool",
+        "as input 0; expected int",
     ),
     "an operator that nothing imports": (
         body([goes_on(), node("StringNormalizer", ["v"], ["w"])], ["k", "go", "v"], ["on", "w"]),

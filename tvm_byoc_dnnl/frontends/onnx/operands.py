@@ -42,11 +42,14 @@ def check_operands(node: Node) -> None:
             raise node.wrong(problem)
 
 
+_NUMBERS = frozenset({"bool", "float", "int"})
+
+
 @cache
-def _kinds(op: str) -> list[set[str]]:
-    """The kinds of tensors that the newest version of an operator takes as each input."""
+def _kinds(op: str) -> list[frozenset[str]]:
+    """The kinds of numbers that the newest version of an operator takes as each input; none of strings alone."""
     allowed = [formal.types for formal in defs.get_schema(op).inputs] if defs.has(op) else []
-    return [{_kind(t[7:-1]) for t in types if t.startswith("tensor(")} for types in allowed]
+    return [_NUMBERS.intersection(_kind(t[7:-1]) for t in types if t.startswith("tensor(")) for types in allowed]
 
 
 def _kind(dtype: str) -> str:
@@ -58,7 +61,7 @@ def _wrong_types(node: Node) -> Iterator[str]:
     kinds = _kinds(node.op)
     for i, x in enumerate(node.inputs if kinds else ()):
         allowed = kinds[min(i, len(kinds) - 1)]
-        if x is not None and allowed and _kind(x.dtype) in {"bool", "float", "int"} - allowed and x.words is None:
+        if x is not None and allowed and _kind(x.dtype) in _NUMBERS - allowed and x.words is None:
             yield f"has {x} as input {i}; expected {' or '.join(sorted(allowed))}"
 
 
