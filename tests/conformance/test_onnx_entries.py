@@ -160,7 +160,7 @@ def test_with_open_sizes(name: str) -> None:
 
 
 #: operators that need some sizes when they are compiled: of weights
-NEED_SIZES = {"Attention", "GatherND", "RotaryEmbedding"}
+NEED_SIZES = {"Attention", "DeformConv", "GatherND", "RotaryEmbedding"}
 #: and reasons that say which size is needed
 NEEDED_SIZES = ("expected an axis of a known size",)
 

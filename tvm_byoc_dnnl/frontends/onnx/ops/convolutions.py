@@ -154,8 +154,8 @@ def _deform_conv(
 ) -> Any:
     """The sampled windows as columns, and their product with the weights."""
     weight, kernel = _windowed(e, node, weight)
-    if len(kernel) != 2:
-        raise node.refused(f"has weights of {weight}; expected two spatial axes")
+    if len(kernel) != 2 or _are_open(kernel):  # TVM multiplies the places of open windows out for minutes
+        raise node.refused(f"has weights of {weight}; expected two spatial axes, of known sizes; add `kernel_shape`")
     windows, parts = Windows.of(node, data, kernel), node.attr("offset_group", 1)
     sizes = zip((data.sizes[0], *windows.counts), (offset.sizes[0], *offset.sizes[2:]), strict=True)
     batch, *counts = (common(pair) for pair in sizes)
