@@ -27,11 +27,6 @@ int OverwritableArg(PrimitiveKind kind) {
   }
 }
 
-bool TakesSum(PrimitiveKind kind) {
-  return kind == PrimitiveKind::convolution || kind == PrimitiveKind::deconvolution ||
-         kind == PrimitiveKind::matmul;
-}
-
 /// The products that a primitive adds up, those with the padding of its weights included; 0 where
 /// it is no product of matrices.
 double ProductsOf(const OpDesc& op, const PrimitiveDesc& pd) {
@@ -250,7 +245,7 @@ bool Lowering::MayOverwrite(int value, const Place& place, int result) const {
 
 /// Turns the first `add` of a dying full-size operand into a sum over its memory.
 std::optional<Place> Lowering::SumInPlace(Candidate* choice) const {
-  if (!TakesSum(choice->op.kind)) return std::nullopt;
+  if (!IsProduct(choice->op.kind)) return std::nullopt;
   OpDesc op = choice->op;
   auto add = std::find_if(op.post_ops.begin(), op.post_ops.end(), [](const PostOpDesc& p) {
     return p.kind == PostOpDesc::Kind::kBinary && p.alg == dnnl::algorithm::binary_add &&

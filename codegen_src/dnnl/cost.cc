@@ -35,14 +35,7 @@ std::string FamilyOfMatmul(const Candidate& candidate, const Machine& machine) {
   return packs && dims.size() == 2 && are_few ? "matmul_flat" : InItsDType("matmul", candidate);
 }
 
-bool ReadsBytes(const Candidate& candidate) {
-  const auto dtype = candidate.op.Find(DNNL_ARG_SRC)->md.get_data_type();
-  return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
-}
-
-bool IsNormalization(PrimitiveKind kind) {
-  return kind == PrimitiveKind::softmax || kind == PrimitiveKind::layer_normalization;
-}
+bool ReadsBytes(const Candidate& candidate) { return IsByte(candidate.op.Find(DNNL_ARG_SRC)->md); }
 
 /// Few channels of a picture and few weights for each output: 3x3, but not 7x7.
 bool IsOfPicture(const Candidate& candidate, const Machine& machine) {

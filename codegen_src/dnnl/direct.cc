@@ -100,6 +100,7 @@ std::vector<Candidate> OfferDirect(const Candidate& given, const Lowering& value
   if (!SuitsVectors(p.of)) return {};
   if (is_picture && p.of.dst.lanes != p.of.outputs) return {};  // oneDNN is as fast
   MakeLongRows(&p.of, static_cast<int64_t>(values.machine().Limit("long_row")), &frame->post_ops);
+  p.of.threads = values.machine().ThreadsFor(byoc_products_of(&p.of), "wake_direct");
   KernelCall call = CallOf(kDirect, kDirectPack, p, *frame, byoc_direct_scratch_bytes(&p),
                            byoc_direct_packed_bytes(&p));
   const auto pixels = static_cast<double>(p.of.images * p.of.out_height * p.of.out_width);
@@ -161,12 +162,13 @@ std::vector<Candidate> OfferGroups(const Candidate& primitive, const Lowering& v
   std::optional<KernelFrame> frame = FrameOf(primitive, values);
   if (!frame) return {};
 
-  const byoc_convolution& p = frame->of;
+  byoc_convolution& p = frame->of;
   const int64_t lanes = byoc_lanes(p.isa), together = byoc_groups_together(&p);
   if (!Suits(p, primitive, values.machine()) ||
       !IsPlain(p.src, p.groups * p.channels, together * p.channels, lanes) ||
       !IsPlain(p.dst, p.groups * p.outputs, together * p.outputs, lanes))
     return {};
+  p.threads = values.machine().ThreadsFor(byoc_products_of(&p), "wake_groups");
   KernelCall call =
       CallOf(kGroups, kGroupsPack, p, *frame, /*scratch_bytes=*/0, byoc_groups_packed_bytes(&p));
   const char* name = byoc_groups_is_depthwise(&p) ? "depthwise" : "groups";

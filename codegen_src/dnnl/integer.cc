@@ -17,10 +17,7 @@ constexpr Kernel kIntegerPack = {"integer_pack", "integer_plan", byoc_integer_pa
 using PrimitiveKind = dnnl::primitive::kind;
 
 bool Suits(const OpDesc& op, const Lowering& values) {
-  if (op.kind != PrimitiveKind::matmul && op.kind != PrimitiveKind::convolution &&
-      op.kind != PrimitiveKind::deconvolution) {
-    return false;
-  }
+  if (!IsProduct(op.kind)) return false;
   const OpArg& src = *op.Find(DNNL_ARG_SRC);
   const OpArg* bias = op.Find(DNNL_ARG_BIAS);
   return IsByte(values.dtype(src.value)) &&
@@ -277,6 +274,9 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
   p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)
                         : byoc_integer_block(&p, values.machine().PartOfCache("integer_block"));
   p.of.post_ops = static_cast<int64_t>(frame.post_ops.size());
+  const int64_t results = p.of.images * p.of.out_height * p.of.out_width * p.of.groups;
+  p.of.threads =
+      values.machine().ThreadsFor(results * p.of.outputs * byoc_integer_depth(&p), "wake_integer");
   KernelCall call =
       CallOf(kInteger, kIntegerPack, p, frame, p.of.threads * byoc_integer_thread_bytes(&p),
              byoc_integer_packed_bytes(&p));

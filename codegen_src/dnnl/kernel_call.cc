@@ -47,8 +47,6 @@ constexpr DTypeRow kDTypes[] = {{DType::kFloat32, BYOC_F32},
                                 {DType::kInt8, BYOC_S8},
                                 {DType::kUInt8, BYOC_U8}};
 
-bool IsFloat(const MemoryDesc& md) { return md.get_data_type() == dnnl::memory::data_type::f32; }
-
 /// A post-op as kernels know it, still without its operand; nothing for one that they do not have.
 std::optional<byoc_post_op> WithoutOperand(const PostOpDesc& op) {
   if (op.of_numbers) return std::nullopt;  // theirs keep a NaN

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dnnl/kinds.h"
 
+#include <dnnl_debug.h>
+
+#include <string_view>
+#include <utility>
+
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
@@ -8,79 +13,37 @@ namespace {
 
 using dnnl::algorithm;
 
-struct Row {
-  Kind kind;
-  const char* name;
-  algorithm alg;
-};
+/// Those that a node may name, from the first to the last of oneDNN's numbers.
+constexpr std::pair<algorithm, algorithm> kAlgorithms[] = {
+    {algorithm::eltwise_relu, algorithm::eltwise_hardswish},
+    {algorithm::binary_add, algorithm::binary_ne},
+    {algorithm::reduction_max, algorithm::reduction_norm_lp_power_p_sum},
+    {algorithm::softmax_accurate, algorithm::softmax_log},
+    {algorithm::resampling_nearest, algorithm::resampling_linear},
+    {algorithm::pooling_max, algorithm::pooling_max},
+    {algorithm::pooling_avg_include_padding, algorithm::pooling_avg_include_padding},
+    {algorithm::pooling_avg_exclude_padding, algorithm::pooling_avg_exclude_padding},
+    {algorithm::lrn_across_channels, algorithm::lrn_across_channels},
+    {algorithm::lrn_within_channel, algorithm::lrn_within_channel}};
 
-constexpr Row kRows[] = {
-    {Kind::kPooling, "max", algorithm::pooling_max},
-    {Kind::kPooling, "avg_include_padding", algorithm::pooling_avg_include_padding},
-    {Kind::kPooling, "avg_exclude_padding", algorithm::pooling_avg_exclude_padding},
-    {Kind::kEltwise, "relu", algorithm::eltwise_relu},
-    {Kind::kEltwise, "relu_of_numbers", algorithm::eltwise_relu},
-    {Kind::kEltwise, "tanh", algorithm::eltwise_tanh},
-    {Kind::kEltwise, "elu", algorithm::eltwise_elu},
-    {Kind::kEltwise, "square", algorithm::eltwise_square},
-    {Kind::kEltwise, "abs", algorithm::eltwise_abs},
-    {Kind::kEltwise, "sqrt", algorithm::eltwise_sqrt},
-    {Kind::kEltwise, "linear", algorithm::eltwise_linear},
-    {Kind::kEltwise, "soft_relu", algorithm::eltwise_soft_relu},
-    {Kind::kEltwise, "hardsigmoid", algorithm::eltwise_hardsigmoid},
-    {Kind::kEltwise, "mish", algorithm::eltwise_mish},
-    {Kind::kEltwise, "logistic", algorithm::eltwise_logistic},
-    {Kind::kEltwise, "exp", algorithm::eltwise_exp},
-    {Kind::kEltwise, "gelu_tanh", algorithm::eltwise_gelu_tanh},
-    {Kind::kEltwise, "gelu_erf", algorithm::eltwise_gelu_erf},
-    {Kind::kEltwise, "swish", algorithm::eltwise_swish},
-    {Kind::kEltwise, "log", algorithm::eltwise_log},
-    {Kind::kEltwise, "clip", algorithm::eltwise_clip},
-    {Kind::kEltwise, "pow", algorithm::eltwise_pow},
-    {Kind::kEltwise, "round", algorithm::eltwise_round},
-    {Kind::kEltwise, "hardswish", algorithm::eltwise_hardswish},
-    {Kind::kBinary, "add", algorithm::binary_add},
-    {Kind::kBinary, "sub", algorithm::binary_sub},
-    {Kind::kBinary, "mul", algorithm::binary_mul},
-    {Kind::kBinary, "div", algorithm::binary_div},
-    {Kind::kBinary, "max", algorithm::binary_max},
-    {Kind::kBinary, "min", algorithm::binary_min},
-    {Kind::kBinary, "max_of_numbers", algorithm::binary_max},
-    {Kind::kBinary, "min_of_numbers", algorithm::binary_min},
-    {Kind::kBinary, "ge", algorithm::binary_ge},
-    {Kind::kBinary, "gt", algorithm::binary_gt},
-    {Kind::kBinary, "le", algorithm::binary_le},
-    {Kind::kBinary, "lt", algorithm::binary_lt},
-    {Kind::kBinary, "eq", algorithm::binary_eq},
-    {Kind::kBinary, "ne", algorithm::binary_ne},
-    {Kind::kSoftmax, "accurate", algorithm::softmax_accurate},
-    {Kind::kSoftmax, "log", algorithm::softmax_log},
-    {Kind::kLrn, "across_channels", algorithm::lrn_across_channels},
-    {Kind::kLrn, "within_channel", algorithm::lrn_within_channel},
-    {Kind::kReduction, "max", algorithm::reduction_max},
-    {Kind::kReduction, "min", algorithm::reduction_min},
-    {Kind::kReduction, "sum", algorithm::reduction_sum},
-    {Kind::kReduction, "mul", algorithm::reduction_mul},
-    {Kind::kReduction, "mean", algorithm::reduction_mean},
-    {Kind::kReduction, "norm_lp_max", algorithm::reduction_norm_lp_max},
-    {Kind::kReduction, "norm_lp_sum", algorithm::reduction_norm_lp_sum},
-    {Kind::kReduction, "norm_lp_power_p_max", algorithm::reduction_norm_lp_power_p_max},
-    {Kind::kReduction, "norm_lp_power_p_sum", algorithm::reduction_norm_lp_power_p_sum},
-    {Kind::kResampling, "nearest", algorithm::resampling_nearest},
-    {Kind::kResampling, "linear", algorithm::resampling_linear},
-};
+/// Behind the name of a bound that answers a NaN with itself.
+constexpr std::string_view kOfNumbers = "_of_numbers";
 
 }  // namespace
 
 algorithm ToDnnl(Kind kind, const std::string& alg) {
-  for (const Row& row : kRows) {
-    if (row.kind == kind && alg == row.name) return row.alg;
+  const std::string name = Cat(Name(kind), "_", alg.substr(0, alg.find(kOfNumbers)));
+  for (const auto& [first, last] : kAlgorithms) {
+    for (int number = static_cast<int>(first); number <= static_cast<int>(last); ++number) {
+      if (name == dnnl_alg_kind2str(static_cast<dnnl_alg_kind_t>(number)))
+        return static_cast<algorithm>(number);
+    }
   }
   Fail(ErrorKind::kUnsupported, "oneDNN's ", Name(kind), " has no algorithm \"", alg, "\"");
 }
 
 Operation OperationOf(Kind kind, const std::string& alg, double alpha, double beta) {
-  const bool of_numbers = alg.find("_of_numbers") != std::string::npos;
+  const bool of_numbers = alg.find(kOfNumbers) != std::string::npos;
   return {ToDnnl(kind, alg), of_numbers, static_cast<float>(alpha), static_cast<float>(beta)};
 }
 

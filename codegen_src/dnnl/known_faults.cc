@@ -35,15 +35,9 @@ Order OrderOf(const MemoryDesc& md) {
   const Dims dims = md.get_dims();
   const Dims strides = md.get_strides();
   if (strides == DenseStrides(dims)) return Order::kPlain;
-  if (dims.size() > 2) {
-    Dims moved = {dims[0]};
-    moved.insert(moved.end(), dims.begin() + 2, dims.end());
-    moved.push_back(dims[1]);
-    const Dims last = DenseStrides(moved);
-    Dims expected = {last.front(), last.back()};
-    expected.insert(expected.end(), last.begin() + 1, last.end() - 1);
-    if (strides == expected) return Order::kChannelsLast;
-  }
+  const bool has_channels = dims.size() > 2;
+  if (has_channels && strides == ChannelsLast(dims, DType::kFloat32).get_strides())
+    return Order::kChannelsLast;
   return Order::kOther;
 }
 
@@ -83,26 +77,15 @@ bool HasRowsOverEachOther(const MemoryDesc& result) {
   return dims[rows] == 1 && result.get_strides()[rows] < dims[rows + 1];
 }
 
-bool IsByte(dnnl::memory::data_type dtype) {
-  return dtype == dnnl::memory::data_type::u8 || dtype == dnnl::memory::data_type::s8;
-}
-
 /// Whether it multiplies 8-bit integers. Without an exact instruction that is right for weights
 /// that are small enough, and the graph may allow it for others.
 bool MultipliesBytes(const OpDesc& op, const PrimitiveDesc& pd) {
-  if (op.kind != PrimitiveKind::convolution && op.kind != PrimitiveKind::deconvolution &&
-      op.kind != PrimitiveKind::matmul) {
-    return false;
-  }
-  const auto dtype = pd.Arg(DNNL_ARG_SRC).get_data_type();
-  return IsByte(dtype);
+  return IsProduct(op.kind) && IsByte(pd.Arg(DNNL_ARG_SRC));
 }
-
-bool IsFloat(dnnl::memory::data_type dtype) { return dtype == dnnl::memory::data_type::f32; }
 
 /// What our kernels compute exactly and oneDNN does not. Without a kernel oneDNN's answer is taken.
 const char* Inexact(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa) {
-  const auto from = pd.Arg(DNNL_ARG_SRC).get_data_type(), to = pd.Arg(DNNL_ARG_DST).get_data_type();
+  const MemoryDesc from = pd.Arg(DNNL_ARG_SRC), to = pd.Arg(DNNL_ARG_DST);
   if (!isa.Vectors()) return nullptr;
   const auto has_log = [](const auto& operation) {
     return operation.alg == dnnl::algorithm::eltwise_log ||
@@ -127,14 +110,13 @@ const char* Inexact(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa) {
 bool ChangesLayoutOfBytes(const OpDesc& op, const PrimitiveDesc& pd) {
   if (op.kind != PrimitiveKind::binary) return false;
   const MemoryDesc source = pd.Arg(DNNL_ARG_SRC_0), result = pd.Arg(DNNL_ARG_DST);
-  return (IsByte(source.get_data_type()) || IsByte(result.get_data_type())) &&
-         source.get_strides() != result.get_strides();
+  return (IsByte(source) || IsByte(result)) && source.get_strides() != result.get_strides();
 }
 
 /// Whether a softmax or a layer normalisation has a scale of its source. oneDNN multiplies the
 /// result by it, and computes with the integers as they are: it means another operation.
 bool ScalesItsResult(const OpDesc& op) {
-  return (op.kind == PrimitiveKind::softmax || op.kind == PrimitiveKind::layer_normalization) &&
+  return IsNormalization(op.kind) &&
          std::any_of(op.scalings.begin(), op.scalings.end(),
                      [](const ScalingDesc& s) { return s.arg == DNNL_ARG_SRC && s.scale >= 0; });
 }

@@ -33,6 +33,15 @@ MemoryDesc Ordered(const Dims& shape, DType dtype, const Dims& order);
 /// Dense, with the channels (axis 1) innermost.
 MemoryDesc ChannelsLast(const Dims& shape, DType dtype);
 
+/// Whether its elements are float32; or bytes, signed or not.
+inline bool IsFloat(const MemoryDesc& md) {
+  return md.get_data_type() == dnnl::memory::data_type::f32;
+}
+inline bool IsByte(const MemoryDesc& md) {
+  return md.get_data_type() == dnnl::memory::data_type::u8 ||
+         md.get_data_type() == dnnl::memory::data_type::s8;
+}
+
 /// Whether the primitive chooses it.
 bool IsAny(const MemoryDesc& md);
 /// No gaps between the elements (padding of inner blocks apart).

@@ -61,11 +61,16 @@ constexpr const char* kLimits =
     "stays "              // part of the near cache that is only read, and stays
     "thin_channels "      // of a group, fewer of which are no product of matrices
     "wait_kb "            // read while threads wait for a source that they transformed together
-    "weights_beside "     // part of the near cache, fewer weights than which stay beside a block
-    "weights_far "        // times that a byte of weights costs that are in no cache
-    "weights_many "   // part of the near cache, more weights than which do not stay beside a block
-    "wide_channels "  // of a group, fewer of which the direct convolution computes in time
-    "written";        // part of the near cache that is written as well, and stays
+    "wake_direct "        // multiplications, fewer of which are not worth waking another thread: of
+    "wake_groups "        // the direct convolution, the kernel of groups, integers,
+    "wake_integer "
+    "wake_product "    // products of matrices,
+    "wake_split "      // and those on AMX
+    "weights_beside "  // part of the near cache, fewer weights than which stay beside a block
+    "weights_far "     // times that a byte of weights costs that are in no cache
+    "weights_many "    // part of the near cache, more weights than which do not stay beside a block
+    "wide_channels "   // of a group, fewer of which the direct convolution computes in time
+    "written";         // part of the near cache that is written as well, and stays
 
 /// ["float32", products, vectors, ...] without zeros at the end, or why there is none.
 Family ReadFamily(const json::Value& value, const std::string& where) {

@@ -157,6 +157,11 @@ struct Machine {
     return static_cast<int64_t>(Limit(name) * static_cast<double>(cache_bytes));
   }
 
+  /// The threads that are worth waking for so many multiplications: one for fewer than a limit.
+  int64_t ThreadsFor(int64_t products, const char* least) const {
+    return static_cast<double>(products) < Limit(least) ? 1 : threads;
+  }
+
   Isa isa;
   int threads;
   int64_t cache_bytes;  // of the second-level cache of a core

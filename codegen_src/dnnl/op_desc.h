@@ -27,6 +27,17 @@ struct OpArg {
   bool IsInput() const { return arg != DNNL_ARG_DST; }
 };
 
+/// Whether it is a product of matrices, a convolution or a transposed one; and one that normalises
+/// along an axis.
+inline bool IsProduct(dnnl::primitive::kind kind) {
+  return kind == dnnl::primitive::kind::matmul || kind == dnnl::primitive::kind::convolution ||
+         kind == dnnl::primitive::kind::deconvolution;
+}
+inline bool IsNormalization(dnnl::primitive::kind kind) {
+  return kind == dnnl::primitive::kind::softmax ||
+         kind == dnnl::primitive::kind::layer_normalization;
+}
+
 /// What is done with each element: by a primitive of its own, or behind another one.
 struct Operation {
   dnnl::algorithm alg = dnnl::algorithm::undef;

@@ -95,7 +95,7 @@ std::vector<Candidate> OfferProduct(const Candidate& primitive, const Lowering& 
   std::optional<KernelFrame> frame = FrameOf(primitive, values);
   if (!frame) return {};
 
-  const byoc_convolution p = frame->of;
+  byoc_convolution p = frame->of;
   const bool reads_lines = p.src.lanes == p.channels &&
                            (p.images == 1 || p.src.image == p.out_height * p.stride_y * p.src.row);
   if (!reads_lines || !AreRows(p, p.dst)) return {};
@@ -106,12 +106,14 @@ std::vector<Candidate> OfferProduct(const Candidate& primitive, const Lowering& 
   const bool ends_in_registers = byoc_end_of(frame->post_ops.data(), p.post_ops).fits != 0;
   if (of_pixels && !ends_in_registers) return {};  // measured: slower than oneDNN's own
   const Normalized* normalized = NormalizationBefore(op, values);
+  const Work work = WorkOf(p, normalized != nullptr);
+  p.threads = values.machine().ThreadsFor(byoc_products_of(&p), "wake_product");
   KernelCall call = normalized
                         ? NormalizingCall(*normalized, p, std::move(*frame))
                         : CallOf(kProduct, kProductPack, p, *frame, byoc_product_scratch_bytes(&p),
                                  byoc_product_packed_bytes(&p));
   const std::string impl = KernelImpl(call.kernel->name, p.isa);
-  return {Candidate{op, {}, impl, std::move(call), WorkOf(p, normalized != nullptr)}};
+  return {Candidate{op, {}, impl, std::move(call), work}};
 }
 
 // Convolutions and products of matrices with constant weights in float32 on AMX, by several
@@ -162,6 +164,10 @@ std::vector<Candidate> OfferSplit(const Candidate& primitive, const Lowering& va
   p.of = frame->of;
   p.parts = op.preferred == "bf16x2" ? 2 : 3;
   byoc_split_plan(&p, values.machine().threads, values.machine().PartOfCache("split_copy"));
+  p.of.threads =
+      values.machine().ThreadsFor(p.of.images * byoc_split_image_rows(&p) * p.of.outputs *
+                                      byoc_split_chunks(&p) * BYOC_TILE_DEPTH,
+                                  "wake_split");
   KernelCall call = CallOf(kSplit, kSplitPack, p, *frame, byoc_split_scratch_bytes(&p),
                            byoc_split_packed_bytes(&p));
   return {Candidate{op, {}, Cat("bf16x", p.parts, ":avx512_core_amx"), std::move(call), WorkOf(p)}};

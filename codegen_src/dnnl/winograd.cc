@@ -22,35 +22,135 @@ constexpr Kernel kSplitWinograd = {"split_winograd", "split_winograd",
 constexpr Kernel kSplitWinogradPack = {"split_winograd_pack", "split_winograd",
                                        BYOC_IF_AMX(byoc_split_winograd_pack)};
 
-/// The caches for which calls are planned. Beside a fast third-level cache, blocks of tiles may be
-/// larger than a small second-level one.
-byoc_caches CachesOf(const Machine& machine) {
-  const auto limit = [&](const char* name) { return machine.Limit(name); };
-  const auto kilobytes = [&](const char* name) {
-    return static_cast<int64_t>(machine.Limit(name)) << 10;
-  };
-  byoc_caches c{};
-  c.near_bytes = std::max(machine.cache_bytes, kilobytes("block_kb"));
-  const auto part = [&](const char* name) {
-    return static_cast<int64_t>(machine.Limit(name) * static_cast<double>(c.near_bytes));
-  };
-  c.last_bytes = static_cast<int64_t>(machine.rates->ManyWeights());
-  c.wait_bytes = kilobytes("wait_kb");
-  c.large_block = part("block_alone");
-  c.small_block = std::max(part("block_beside"), kilobytes("block_beside_kb"));
-  c.late_block = part("block_late");
-  c.few_weights = part("weights_beside");
-  c.many_weights = part("weights_many");
-  c.stays = part("stays");
-  c.written = part("written");
-  c.moved = limit("moved");
-  c.moved_far = limit("moved_far");
-  c.weights_far = limit("weights_far");
-  c.late = limit("late_points");
-  c.products = limit("amx_products");
-  c.moved_beside = limit("amx_moved");
-  c.nearer = limit("amx_nearer");
-  return c;
+/// How much of the caches a plan may use, and what it costs to miss them (machine.cc says which
+/// number is what).
+struct Caches {
+  explicit Caches(const Machine& machine)
+      : machine(machine), near(std::max(machine.cache_bytes, Kilobytes("block_kb"))) {}
+
+  double Limit(const char* name) const { return machine.Limit(name); }
+  int64_t Times(const char* name, int64_t bytes) const {
+    return static_cast<int64_t>(Limit(name) * static_cast<double>(bytes));
+  }
+  int64_t Part(const char* name) const { return Times(name, near); }
+  int64_t Kilobytes(const char* name) const { return static_cast<int64_t>(Limit(name)) << 10; }
+  /// More weights, or more of a source, rarely stay in any cache.
+  bool AreFar(int64_t bytes) const {
+    return bytes > static_cast<int64_t>(machine.rates->ManyWeights());
+  }
+
+  const Machine& machine;
+  /// Bytes of the cache of a core that blocks are to stay in. Beside a fast third-level cache,
+  /// blocks of tiles may be larger than a small second-level one.
+  const int64_t near;
+};
+
+/// Whether V of all tiles stays in the near cache while the groups of outputs read it.
+bool SourceStays(const byoc_winograd_params& w, const Caches& caches) {
+  return byoc_winograd_all_source_bytes(&w) <= caches.Part("stays");
+}
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// The tiles of a block whose V and M stay in the near cache. Each block reads all weights, or
+/// transforms them. Where weights do not stay beside V and M, few blocks are worth more than a V
+/// and M that stay; so is one block for each thread.
+int64_t TilesAtOnce(const byoc_winograd_params& w, int64_t weights, const Caches& caches) {
+  const int64_t tiles = byoc_winograd_tiles(&w), threads = w.of.threads;
+  const int64_t outputs = byoc_round_up(w.of.outputs, byoc_panel(w.of.isa));
+  const int64_t tile_bytes = byoc_winograd_points(&w) * 4 *
+                             (byoc_row_floats(byoc_winograd_terms(&w)) + byoc_row_floats(outputs));
+  const int64_t large = caches.Part("block_alone");
+  const bool alone =
+      tiles * tile_bytes <= threads * large && weights > caches.Part("weights_beside");
+  const int64_t room =
+      w.late != 0 ? caches.Part("block_late")
+      : alone || weights > caches.Part("weights_many")
+          ? large
+          : std::max(caches.Part("block_beside"), caches.Kilobytes("block_beside_kb"));
+  const int64_t at_once = std::max(byoc_rows(w.of.isa), room / tile_bytes);
+  const int64_t blocks = std::min(byoc_round_up(CeilDiv(tiles, at_once), threads), tiles);
+  return CeilDiv(tiles, blocks);
+}
+
+/// Divides the work among threads: blocks of tiles whose V and M stay in the second-level cache,
+/// or, where the weights are many and the tiles few, groups of outputs behind one transformed
+/// source, so that the weights are read once.
+void PlanVectors(const Caches& caches, byoc_winograd_params* w) {
+  const int64_t points = byoc_winograd_points(w), panel = byoc_panel(w->of.isa);
+  const int64_t tiles = byoc_winograd_tiles(w), threads = w->of.threads;
+  const int64_t outputs = byoc_round_up(w->of.outputs, panel);
+  const int64_t weights = points * 4 * byoc_winograd_terms(w) * outputs;
+  w->tiles_at_once = TilesAtOnce(*w, weights, caches);
+  const int64_t blocks = CeilDiv(tiles, w->tiles_at_once);
+
+  // As many panels for each thread, in groups of four at most.
+  const int64_t panels = outputs / panel, own = CeilDiv(panels, threads);
+  const int64_t of_thread = CeilDiv(own, 4);
+  const int64_t groups = std::min(of_thread * threads, panels);
+  w->outputs_at_once = CeilDiv(own, of_thread) * panel;
+  // Bytes that come from beyond the near cache, as many times as they cost.
+  const int64_t source = byoc_winograd_all_source_bytes(w);
+  const int64_t product = points * 4 * tiles * byoc_row_floats(w->outputs_at_once);
+  const int64_t times = SourceStays(*w, caches) ? threads : 1 + (w->late != 0 ? panels : groups);
+  const int64_t moved =
+      source * times + (product > caches.Part("written") ? 2 * points * 4 * tiles * outputs : 0);
+  const int64_t each =
+      w->late != 0 ? weights * 9 / points + caches.Times("late_points", weights) : weights;
+  const int64_t by_tiles = w->late == 0 && weights <= caches.Part("stays") ? 0
+                           : caches.AreFar(weights) ? caches.Times("weights_far", each * blocks)
+                                                    : each * blocks;
+  const int64_t by_outputs = caches.Kilobytes("wait_kb") + each +
+                             caches.Times(caches.AreFar(source) ? "moved_far" : "moved", moved);
+  w->over_outputs = groups >= threads && by_outputs < by_tiles;
+}
+
+/// Rows of a block, as many as its products take time on AMX: a tile of rows alone takes seven
+/// tenths of the time of two.
+int64_t SlowRows(int64_t tiles) {
+  const int64_t rows = byoc_split_winograd_rows(tiles);
+  return rows + (rows % BYOC_SPLIT_ROWS == 0 ? 0 : 12);
+}
+
+/// The time of one thread of AMX, in bytes that come from beyond its second-level cache, for which
+/// it waits: products of parts, bytes of weights or of V that are only read, and of V and M that
+/// are written and do not stay.
+int64_t TimeOfParts(int64_t products, int64_t read, int64_t moved, const Caches& caches) {
+  return static_cast<int64_t>(static_cast<double>(products) / caches.Limit("amx_products")) + read +
+         caches.Times("amx_moved", moved);
+}
+
+/// The same for AMX: blocks of tiles, or groups of outputs behind one transformed source.
+void PlanParts(const Caches& caches, byoc_winograd_params* w) {
+  constexpr int64_t kBytes = BYOC_POINT_PARTS * 2, kMostPanels = 4;
+  const int64_t tiles = byoc_winograd_tiles(w), panels = byoc_split_winograd_panels(w);
+  const int64_t threads = w->of.threads, near = caches.near;
+  const auto weights = static_cast<int64_t>(byoc_split_winograd_packed_bytes(w));
+  const int64_t of_row = weights / kBytes * BYOC_POINT_PRODUCTS;
+  int64_t least = -1;
+  for (int64_t most = BYOC_TILE_ROWS;; most += BYOC_TILE_ROWS) {
+    const int64_t blocks = byoc_round_up(CeilDiv(tiles, most), threads);
+    const int64_t at_once = CeilDiv(tiles, blocks), own = blocks / threads;
+    const int64_t used = byoc_split_winograd_block_floats(w, at_once) * 4;
+    const double times = used + weights <= near ? caches.Limit("amx_nearer") : 1;
+    const auto read = static_cast<int64_t>(static_cast<double>(weights * own) / times);
+    const int64_t time = TimeOfParts(own * SlowRows(at_once) * of_row, read,
+                                     own * std::max<int64_t>(used - near, 0), caches);
+    if (least < 0 || time < least) {
+      least = time;
+      w->tiles_at_once = at_once;
+    }
+    if (most * threads >= tiles) break;
+  }
+  const int64_t own = CeilDiv(panels, threads), group = std::min(own, kMostPanels);
+  const int64_t groups = CeilDiv(own, group);
+  const int64_t source = BYOC_POINTS * byoc_split_winograd_source(w, tiles) * 4;
+  w->outputs_at_once = group * BYOC_SPLIT_PANEL;
+  const int64_t beyond = std::max<int64_t>(byoc_split_winograd_group_floats(w) * 4 - near, 0);
+  const int64_t time =
+      TimeOfParts(SlowRows(tiles) * of_row / panels * own, weights / panels * own + source * groups,
+                  source + groups * beyond, caches);
+  w->over_outputs = panels >= threads && threads > 1 && time < least;
 }
 
 Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
@@ -70,8 +170,7 @@ Work WorkOf(const byoc_winograd_params& w, const Machine& machine) {
   const double vectors = points * terms / lanes;
   work.vectors += machine.Limit("late_weights") * vectors * lanes * outputs * groups *
                   (w.over_outputs != 0 ? 1 : blocks);
-  const byoc_caches caches = CachesOf(machine);
-  if (w.over_outputs != 0 && byoc_winograd_source_stays(&w, &caches) == 0)
+  if (w.over_outputs != 0 && !SourceStays(w, Caches(machine)))
     work.vectors += machine.Limit("late_source") * vectors * tiles * outputs /
                     static_cast<double>(byoc_panel(w.of.isa));
   return work;
@@ -96,7 +195,7 @@ struct TileKernel {
   const Kernel& pack;
   const char* isa;  // nullptr: that of its vectors
   bool takes_groups;
-  void (*plan)(byoc_winograd_params*, int threads, const byoc_caches*);
+  void (*plan)(const Caches&, byoc_winograd_params*);
   size_t (*scratch_bytes)(const byoc_winograd_params*);
   size_t (*packed_bytes)(const byoc_winograd_params*);
   Work (*work)(const byoc_winograd_params&, const Machine& machine);
@@ -105,7 +204,7 @@ const TileKernel kVectors = {kWinograd,
                              kWinogradPack,
                              nullptr,
                              true,
-                             byoc_winograd_plan,
+                             PlanVectors,
                              byoc_winograd_scratch_bytes,
                              byoc_winograd_packed_bytes,
                              WorkOf};
@@ -113,7 +212,7 @@ const TileKernel kParts = {kSplitWinograd,
                            kSplitWinogradPack,
                            "avx512_core_amx",
                            false,
-                           byoc_split_winograd_plan,
+                           PlanParts,
                            byoc_split_winograd_scratch_bytes,
                            byoc_split_winograd_packed_bytes,
                            WorkOfParts};
@@ -174,8 +273,7 @@ std::optional<Candidate> OfferTiles(const Candidate& primitive, const Lowering& 
   w.m = form.m;
   w.late = form.late;
   if (!HasWholeVectors(w) || (w.of.groups > 1 && !form.of.takes_groups)) return std::nullopt;
-  const byoc_caches caches = CachesOf(values.machine());
-  form.of.plan(&w, values.machine().threads, &caches);
+  form.of.plan(Caches(values.machine()), &w);
   KernelCall call = CallOf(form.of.kernel, form.of.pack, w, *frame, form.of.scratch_bytes(&w),
                            form.of.packed_bytes(&w));
   const std::string impl =

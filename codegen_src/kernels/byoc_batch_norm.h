@@ -21,7 +21,7 @@ BYOC_KERNEL(batch_norm, byoc_batch_norm_params,
    bias if there is one, the operands of the post-operations, result (as of byoc_product, which
    finds the variance in the place of its source). */
 BYOC_PARTS_FOR_ISA(batch_norm_product, byoc_convolution, p->isa)
-BYOC_KERNEL(batch_norm_product, byoc_convolution, byoc_product_threads(p))
+BYOC_KERNEL(batch_norm_product, byoc_convolution, p->threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

@@ -20,10 +20,7 @@ typedef struct __attribute__((may_alias)) byoc_direct_params {
                       order them; 1: as they are */
 } byoc_direct_params;
 
-enum {
-  BYOC_DIRECT_LANES = BYOC_AVX2_LANES,
-  BYOC_DIRECT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
-};
+enum { BYOC_DIRECT_LANES = BYOC_AVX2_LANES };
 
 /* Vectors of the panel of weights that begins at an output of a group: 3, or 2 where that leaves no
    single vector for the last panel. */
@@ -65,8 +62,7 @@ BYOC_FUNCTION int byoc_direct_on_thread(const int64_t* params, void* const* data
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_KERNEL(direct, byoc_direct_params,
-            byoc_products_of(&p->of) < BYOC_DIRECT_ALONE ? 1 : p->of.threads)
+BYOC_KERNEL(direct, byoc_direct_params, p->of.threads)
 
 BYOC_FUNCTION int byoc_direct_pack_on_thread(const int64_t* params, void* const* data,
                                              void* scratch, int64_t part, int64_t parts) {

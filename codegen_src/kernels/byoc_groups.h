@@ -13,10 +13,7 @@
 
 /* The parameters of the kernel are those of the convolution. Its images have their channels last,
    or in blocks of a vector each if no vector of the kernel begins inside of a block. */
-enum {
-  BYOC_GROUPS_PIXELS = 8,     /* at once */
-  BYOC_GROUPS_ALONE = 1 << 15 /* multiplications that are not worth waking another thread */
-};
+enum { BYOC_GROUPS_PIXELS = 8 /* at once */ };
 
 static inline int byoc_groups_is_depthwise(const byoc_convolution* p) {
   return p->channels == 1 && p->outputs == 1;
@@ -62,7 +59,7 @@ static inline int64_t byoc_groups_wide(const byoc_convolution* p) {
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
 BYOC_PARTS_FOR_ISA(groups, byoc_convolution, p->isa)
-BYOC_KERNEL(groups, byoc_convolution, byoc_products_of(p) < BYOC_GROUPS_ALONE ? 1 : p->threads)
+BYOC_KERNEL(groups, byoc_convolution, p->threads)
 
 BYOC_FUNCTION int byoc_groups_pack_on_thread(const int64_t* params, void* const* data,
                                              void* scratch, int64_t part, int64_t parts) {

@@ -39,7 +39,7 @@ static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
 /* The kernel. data: source, packed weights, what the parameters name, the operands of the
    post-operations, result. */
 BYOC_PARTS_FOR_ISA(integer, byoc_integer_params, p->of.isa)
-BYOC_KERNEL(integer, byoc_integer_params, byoc_integer_threads(p))
+BYOC_KERNEL(integer, byoc_integer_params, p->of.threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

@@ -38,8 +38,7 @@ enum {
   BYOC_INTEGER_PIXELS = 4,     /* of these at once: they share the weights */
   BYOC_FINISH_VECTORS = 8,     /* of results that are scaled at once */
   BYOC_INTEGER_POINTS = 16,    /* products of a tile of 2 x 2 results */
-  BYOC_INTEGER_SLACK = 64,     /* bytes behind the numbers of a thread */
-  BYOC_INTEGER_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
+  BYOC_INTEGER_SLACK = 64      /* bytes behind the numbers of a thread */
 };
 
 /* Packed weights of a channel of a depthwise convolution. */
@@ -96,12 +95,6 @@ static inline int64_t byoc_integer_thread_bytes(const byoc_integer_params* p) {
   const int64_t sums = p->is_winograd ? BYOC_INTEGER_POINTS + 4 : 1;
   return byoc_integer_numbers_bytes(p) + byoc_round_up(p->rows * 4, 64) +
          sums * p->rows * panel * 4;
-}
-
-/* Threads that are worth waking. */
-static inline int64_t byoc_integer_threads(const byoc_integer_params* p) {
-  const int64_t results = p->of.images * p->of.out_height * p->of.out_width * p->of.groups;
-  return results * p->of.outputs * byoc_integer_depth(p) < BYOC_INTEGER_ALONE ? 1 : p->of.threads;
 }
 
 static inline int16_t byoc_integer_weight(const byoc_integer_params* p, const uint8_t* weights,

@@ -88,7 +88,7 @@ typedef struct byoc_weight_strides {
    product of matrices is one with windows of one pixel, whose rows are the pixels of one line. */
 typedef struct __attribute__((may_alias)) byoc_convolution {
   int64_t isa;     /* byoc_isa */
-  int64_t threads; /* that there is scratch memory for */
+  int64_t threads; /* that are worth waking, and that there is scratch memory for */
   int64_t images, groups;
   int64_t channels, height, width;
   int64_t outputs, out_height, out_width;

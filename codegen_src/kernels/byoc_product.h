@@ -14,9 +14,8 @@
 #include "byoc_post_ops.h"
 
 enum {
-  BYOC_PRODUCT_ROWS = 144,     /* of a block, at most: multiples of 6 and, nearly, of 14 */
-  BYOC_PRODUCT_NEAR = 1 << 16, /* weights that the next call may still find in a cache */
-  BYOC_PRODUCT_ALONE = 1 << 16 /* multiplications that are not worth waking another thread */
+  BYOC_PRODUCT_ROWS = 144,    /* of a block, at most: multiples of 6 and, nearly, of 14 */
+  BYOC_PRODUCT_NEAR = 1 << 16 /* weights that the next call may still find in a cache */
 };
 
 static inline size_t byoc_product_packed_bytes(const byoc_convolution* p) {
@@ -25,11 +24,6 @@ static inline size_t byoc_product_packed_bytes(const byoc_convolution* p) {
 
 static inline int64_t byoc_product_rows(const byoc_convolution* p) {
   return p->images * p->out_height * p->out_width;
-}
-
-/* The threads that are worth waking. */
-static inline int64_t byoc_product_threads(const byoc_convolution* p) {
-  return byoc_products_of(p) < BYOC_PRODUCT_ALONE ? 1 : p->threads;
 }
 
 /* Floats from a row of the source to the next one of its line; and where a row begins: the lines of
@@ -106,7 +100,7 @@ static inline size_t byoc_batch_norm_product_scratch_bytes(const byoc_convolutio
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
 BYOC_PARTS_FOR_ISA(product, byoc_convolution, p->isa)
-BYOC_KERNEL(product, byoc_convolution, byoc_product_threads(p))
+BYOC_KERNEL(product, byoc_convolution, p->threads)
 
 /* Panels of the weights of a group, those of a part: a panel's rows are the channels, and of each
    of them the taps. */

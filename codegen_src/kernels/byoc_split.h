@@ -306,11 +306,6 @@ BYOC_FUNCTION int byoc_split_on_thread(const int64_t* params, void* const* data,
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_KERNEL(split, byoc_split_params,
-            p->of.images* byoc_split_image_rows(p) * p->of.outputs * byoc_split_chunks(p) *
-                        BYOC_TILE_DEPTH <
-                    BYOC_SPLIT_ALONE
-                ? 1
-                : p->of.threads)
+BYOC_KERNEL(split, byoc_split_params, p->of.threads)
 
 #endif /* BYOC_SPLIT_H_ */

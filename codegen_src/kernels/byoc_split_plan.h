@@ -13,9 +13,8 @@ enum {
   BYOC_SPLIT_PANEL = 32,   /* columns of them */
   BYOC_SPLIT_AT_ONCE = 32, /* chunks of weights that all rows of a block are multiplied by */
   BYOC_CACHE_LINE = 64,
-  BYOC_SPLIT_MOST = 512,     /* rows of a block, */
-  BYOC_SPLIT_FEW = 256,      /* and fewer than these rather have slices of their channels */
-  BYOC_SPLIT_ALONE = 1 << 17 /* multiplications that are not worth waking another thread */
+  BYOC_SPLIT_MOST = 512, /* rows of a block, */
+  BYOC_SPLIT_FEW = 256   /* and fewer than these rather have slices of their channels */
 };
 
 /* The parameters of the kernel; the post-operations follow them. There is one group. */

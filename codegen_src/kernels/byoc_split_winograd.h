@@ -194,7 +194,7 @@ BYOC_FUNCTION int byoc_split_winograd_on_thread(const int64_t* params, void* con
   return BYOC_OK;
 }
 
-/* The kernel. params: byoc_winograd_params of byoc_split_winograd_plan. data: source, packed
+/* The kernel. params: byoc_winograd_params. data: source, packed
    weights, bias if there is one, the operands of the post-operations, result. */
 BYOC_KERNEL(split_winograd, byoc_winograd_params, p->of.threads)
 

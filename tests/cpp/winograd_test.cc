@@ -17,17 +17,15 @@ namespace {
 
 /// A kernel, and what belongs to it.
 struct Form {
-  decltype(&byoc_winograd_plan) plan;
   decltype(&byoc_winograd_packed_bytes) packed_bytes;
   decltype(&byoc_winograd_scratch_bytes) scratch_bytes;
   byoc_kernel pack, run;
 };
-constexpr Form kFloat32 = {byoc_winograd_plan, byoc_winograd_packed_bytes,
-                           byoc_winograd_scratch_bytes, byoc_winograd_pack, byoc_winograd};
+constexpr Form kFloat32 = {byoc_winograd_packed_bytes, byoc_winograd_scratch_bytes,
+                           byoc_winograd_pack, byoc_winograd};
 #if BYOC_HAS_AMX
-constexpr Form kParts = {byoc_split_winograd_plan, byoc_split_winograd_packed_bytes,
-                         byoc_split_winograd_scratch_bytes, byoc_split_winograd_pack,
-                         byoc_split_winograd};
+constexpr Form kParts = {byoc_split_winograd_packed_bytes, byoc_split_winograd_scratch_bytes,
+                         byoc_split_winograd_pack, byoc_split_winograd};
 #endif
 
 /// A way to compute a convolution of square kernels; m: results of a tile and axis.
@@ -56,7 +54,7 @@ std::vector<Way> Ways() {
 }
 
 struct Case : Convolution {
-  int64_t cache = 1 << 19;
+  int64_t tiles_at_once = 200, panels_at_once = 4;
 
   Case() {
     height = width = 4;
@@ -73,28 +71,12 @@ Case For(Case c, const Way& way) {
   return c;
 }
 
-byoc_caches CachesOf(int64_t near) {
-  byoc_caches c{};
-  c.near_bytes = near;
-  c.last_bytes = 16 << 20;
-  c.wait_bytes = 1 << 19;
-  c.large_block = near * 9 / 8;
-  c.small_block = near / 5;
-  c.late_block = c.written = near / 2;
-  c.few_weights = near * 3 / 8;
-  c.many_weights = near * 5 / 8;
-  c.stays = near * 3 / 4;
-  c.moved = c.moved_far = c.weights_far = c.late = 1;
-  c.products = c.moved_beside = c.nearer = 4;
-  return c;
-}
-
-Outcome Run(const Convolution& c, const Way& way, int64_t cache, bool over_outputs) {
+Outcome Run(const Case& c, const Way& way, bool over_outputs) {
   Params<byoc_winograd_params> w(c, way.isa);
   w->m = way.m;
   w->late = way.late;
-  const byoc_caches caches = CachesOf(cache);
-  way.form->plan(&*w, c.threads, &caches);
+  w->tiles_at_once = std::min(c.tiles_at_once, byoc_winograd_tiles(&*w));
+  w->outputs_at_once = c.panels_at_once * byoc_panel(way.isa);
   w->over_outputs = over_outputs;
   return Convolve(
       c, &w,
@@ -124,7 +106,7 @@ void Check(const Case& c) {
       CheckError(__FILE__, __LINE__, of_way,
                  std::string(way.name) + (way.late ? ", late" : "") + ", m " +
                      std::to_string(way.m) + ", over outputs " + std::to_string(over_outputs),
-                 Run(of_way, way, c.cache, over_outputs).error, Tolerance(way));
+                 Run(of_way, way, over_outputs).error, Tolerance(way));
     }
   }
 }
@@ -251,17 +233,18 @@ TEST(blocks_of_channels) {
   }
 }
 
-TEST(batches_threads_gaps_and_caches) {
+TEST(batches_threads_gaps_and_blocks) {
   for (int threads : {1, 2, 3, 7}) {
     for (int64_t images : {1, 3}) {
       for (int64_t gap : {0, 5}) {
-        for (int64_t cache : {1 << 12, 1 << 21}) {
+        for (int64_t at_once : {1, 50}) {
           for (int64_t channels : {20, 32}) {
             Case c;
             c.images = images;
             c.threads = threads;
             c.gap = gap;
-            c.cache = cache;
+            c.tiles_at_once = 3 * at_once;
+            c.panels_at_once = at_once == 1 ? 1 : 3;
             c.channels = channels;
             c.outputs = 70;
             c.height = 13;
@@ -308,7 +291,11 @@ TEST(a_nan_stays) {
     CheckThatNanStays(c,
                       {BYOC_RELU, BYOC_CLIP, BYOC_HARDSIGMOID, BYOC_HARDSWISH, BYOC_LOGISTIC,
                        BYOC_SWISH, BYOC_ABS},
-                      [&](const Convolution& of) { return Run(of, way, 1 << 19, false); });
+                      [&](const Convolution& of) {
+                        Case own;
+                        static_cast<Convolution&>(own) = of;
+                        return Run(own, way, false);
+                      });
   }
 }
 
