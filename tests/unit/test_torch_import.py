@@ -26,6 +26,7 @@ def test_a_refusal_is_one_clear_error(error, monkeypatch):
     monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer.decompositions", lambda _program: {})
     monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer.fused", dict)
     monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer._converters", lambda _program: {})
+    monkeypatch.setattr("tvm_byoc_dnnl.frontends.torch.importer._promote", lambda _program: None)
     program = types.SimpleNamespace(
         graph=types.SimpleNamespace(nodes=[]),
         graph_signature=types.SimpleNamespace(buffers_to_mutate={}, user_inputs_to_mutate={}),

@@ -190,8 +190,6 @@ class Emit:
             if isinstance(a, int) and isinstance(b, int) and a != b:
                 what = f"needs sizes that are equal, and they are {a} and {b}"
                 raise self.node.wrong(what) if self.node is not None else InputError(f"the model {what}")
-            if isinstance(b, Dim) and is_within(b, a):  # TVM would put the expression in the symbol's place without end
-                raise self.refused(f"needs the sizes {a} and {b} to be equal; fix one of the open sizes in them")
         for pair in zip(own or (), dims, strict=False):
             for a, b in (pair, pair[::-1]):
                 if isinstance(a, Dim) and isinstance(b, int) and expr_of(a) in self.given:
@@ -199,7 +197,7 @@ class Emit:
         (dims,) = _settled([own or ()], [dims])
         tensor = self.tensor(x)
         if own is not None and any(
-            hidden or symbol not in self.given
+            hidden or symbol not in self.given or is_within(b, a)  # else TVM replaces the symbol without end
             for a, b in zip(own, dims, strict=True)
             if not _is_same(a, b)
             for symbol in (*symbols_of(a), *symbols_of(b))

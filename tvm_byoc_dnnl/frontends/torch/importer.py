@@ -1,19 +1,14 @@
 """PyTorch's exported programs, through TVM's importer: what it would refuse, cut or compute too narrowly is mended.
 
-Arithmetic of PyTorch on integers whose result is floating: TVM's importer keeps the integers' type.
-
-``1.0 - mask`` and ``positions / 2`` of integer tensors would be cut to integers.
-
-Narrow floats of PyTorch, as in a model in bfloat16 or under autocast.
-
-TVM's importer gives products and convolutions of them a result in float32, and takes no norm whose data are narrower
-than its parameters.
+It takes the dtype of an operator's first operand for that in which the operator is computed. It gives products and
+convolutions of all dtypes a result in float32, and takes no norm whose data are narrower than its parameters, as in a
+model in bfloat16 or under autocast.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +19,10 @@ from tvm import relax, tirx
 from ...core.errors import UnsupportedError, first_line
 from ...ir.relax_utils import DIMS_ATTR, shape_dims, straight_line, with_attributes
 from ...ir.tvm_compat import analyzer, dtype_of, substitute
+from ..onnx.dim import Size, equal, size_of
+from ..onnx.value import Value
+from ..onnx.walk import walk_into
+from . import arguments, is_tensor
 from .operators import CONVERTERS as OPERATORS
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
@@ -127,57 +126,58 @@ def fused() -> dict[Any, Callable[..., Any]]:
                 x = layer_norm(x + part(x), (embed_dim,), weight, bias, eps)
         return x
 
+    def view(x: Any, size: Sequence[Any]) -> Any:
+        """A fused attention's result has other strides than that of the operators into which it is decomposed."""
+        return NotImplemented if x.is_contiguous() else x.contiguous().view(size)
+
     return {
+        torch.ops.aten.view.default: view,
         torch.ops.aten._native_multi_head_attention.default: attention,
         torch.ops.aten._transformer_encoder_layer_fwd.default: encoder_layer,
     }
 
 
-_OPERATORS = {
-    "add.Tensor": relax.op.add,
-    "div.Tensor": relax.op.divide,
-    "mul.Tensor": relax.op.multiply,
-    "reciprocal.default": lambda a: relax.op.divide(relax.const(1, dtype_of(a.ty)), a),
-    "pow.Scalar": relax.op.power,
-    "pow.Tensor_Scalar": relax.op.power,
-    "pow.Tensor_Tensor": relax.op.power,
-    "rsub.Scalar": lambda a, b: relax.op.subtract(b, a),
-    "rsub.Tensor": lambda a, b: relax.op.subtract(b, a),
-    "sub.Tensor": relax.op.subtract,
-}
+#: operators that compute in the dtype of their result, beside those of single elements
+_OF_ITS_RESULT = {"cat", "cumprod", "cumsum", "mean", "prod", "sum"}
 
 
-def _promoting(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    logical = {relax.op.add: relax.op.logical_or, relax.op.multiply: relax.op.logical_and}.get(operator)
+def _promote(program: Any) -> None:
+    """Cast operands to the dtype in which PyTorch computes an operator; TVM's importer takes that of the first one.
 
-    def convert(node: Any, importer: Any) -> Any:
-        bb, operands = importer.block_builder, importer.retrieve_args(node)[:2]
-        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-        if dtype == "bool":
-            return bb.emit(logical(*operands)) if logical and all(map(_is_integral, operands)) else NotImplemented
-        if "float" not in dtype or not any(map(_is_integral, operands)):
-            return NotImplemented
-        floating = [bb.normalize(_as(bb, operand, dtype)) for operand in operands]
-        if (alpha := node.kwargs.get("alpha", 1)) != 1:
-            floating[1] = bb.emit(relax.op.multiply(floating[1], relax.const(alpha, dtype)))
-        return bb.emit(operator(*floating))
+    ``positions / 2`` and ``count > 0.5`` of integers would be cut to integers, and other mixtures are refused.
+    """
+    import torch
 
-    return convert
-
-
-def _is_integral(value: Any) -> bool:
-    ty = getattr(value, "ty", None)
-    return isinstance(ty, relax.TensorType) and "float" not in dtype_of(ty)
-
-
-def _as(bb: relax.BlockBuilder, value: Any, dtype: str) -> Any:
-    if not isinstance(getattr(value, "ty", None), relax.TensorType):
-        return relax.const(value, dtype)
-    return value if dtype_of(value.ty) == dtype else bb.emit(relax.op.astype(value, dtype))
+    for graph in _graphs(program):
+        for node in [node for node in graph.nodes if hasattr(node.target, "_opname")]:
+            result = node.meta.get("val")
+            is_of_elements = torch.Tag.pointwise in node.target.tags
+            if not isinstance(result, torch.Tensor) or not (is_of_elements or node.target._opname in _OF_ITS_RESULT):
+                continue
+            chosen = [a for name, a in arguments(node).items() if name in ("condition", "mask")]
+            operands = {a: a.meta["val"] for a in node.all_input_nodes if a not in chosen}
+            dtype = _dtype_of_operands(node, operands, result.dtype)
+            for operand, value in operands.items():
+                if isinstance(value, torch.Tensor) and value.dtype != dtype:
+                    with graph.inserting_before(node):
+                        cast = graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"dtype": dtype})
+                    cast.meta["val"] = value.to(dtype)
+                    node.replace_input_with(operand, cast)
 
 
-#: in place of the importer's own, by the name of the overload
-PROMOTING = {overload: _promoting(operator) for overload, operator in _OPERATORS.items()}
+def _dtype_of_operands(node: Any, operands: Mapping[Any, Any], usual: Any) -> Any:
+    import torch
+
+    values = [operands.get(a, a) for a in node.args]
+    if node.target._opname in ("eq", "ge", "gt", "le", "lt", "ne"):
+        return torch.result_type(values[0], values[1] if isinstance(values[1], (torch.Tensor, float)) else 0)
+    if node.target._opname in ("isfinite", "isinf", "isnan", "isneginf", "isposinf", "signbit"):
+        return values[0].dtype if values[0].is_floating_point() else torch.float32
+    return usual
+
+
+def _graphs(program: Any) -> list[Any]:
+    return [module.graph for module in program.graph_module.modules() if hasattr(module, "graph")]
 
 
 _OVERLOADS = (
@@ -186,12 +186,11 @@ _OVERLOADS = (
     *("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input", "convolution.default"),
     *("linear.default", "matmul.default", "mm.default"),
 )
-_NARROW_DTYPES = ("bfloat16", "float16")
 
 
 def _converter(overload: str) -> Callable[[Any, Any], Any]:
     def convert(node: Any, importer: Any) -> Any:
-        if str(node.meta["val"].dtype).removeprefix("torch.") not in _NARROW_DTYPES:
+        if str(node.meta["val"].dtype) == "torch.float32":
             return NotImplemented
         usual = importer.create_convert_map()[overload]
         builder = importer.block_builder
@@ -239,7 +238,7 @@ class _OwnDtype:
         if not isinstance(expr, relax.Call):
             return expr
         args = [self._builder.normalize(self._own(arg)) for arg in expr.args]
-        if str(getattr(expr.attrs, "out_dtype", "") or "") == "float32" and dtype_of(args[0].ty) in _NARROW_DTYPES:
+        if str(getattr(expr.attrs, "out_dtype", "") or "") == "float32":
             return with_attributes(expr, args, out_dtype=dtype_of(args[0].ty))
         return relax.Call(expr.op, args, expr.attrs, expr.ty_args)
 
@@ -264,6 +263,7 @@ def import_torch(program: Any) -> tvm.IRModule:
     try:
         program = without_writes(decomposed(program))
         _fix_known_sizes(program)
+        _promote(program)
         mod = from_exported_program(
             program,
             keep_params_as_input=False,
@@ -290,8 +290,7 @@ def _converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
     """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    graphs = [module.graph for module in program.graph_module.modules() if hasattr(module, "graph")]
-    called = {node.target.__name__ for graph in graphs for node in graph.nodes if node.op == "call_function"}
+    called = {node.target.__name__ for graph in _graphs(program) for node in graph.nodes if node.op == "call_function"}
     known = called & {*ExportedProgramImporter().create_convert_map(), *CONVERTERS}
     return {overload: _converted(overload) for overload in known}
 
@@ -302,7 +301,7 @@ def _converted(overload: str) -> Callable[[Any, Any], Any]:
     def convert(node: Any, importer: Any) -> Any:
         result = own(node, importer)
         if result is not NotImplemented:
-            return result
+            return _in_sizes_of(node, importer, result)
         result = importer.create_convert_map()[overload](node)
         got, want = getattr(result, "ty", None), node.meta.get("val")
         is_part_of_ours = overload == "getitem" and node.args[0].target.__name__ in CONVERTERS
@@ -320,9 +319,32 @@ def _converted(overload: str) -> Callable[[Any, Any], Any]:
                 f"TVM's PyTorch importer makes {dtype_of(got)} {dims} of {node.name} ({node.target}), "
                 f"which is {dtype} {list(want.shape)}"
             )
-        return result
+        return _in_sizes_of(node, importer, result)
 
     return convert
+
+
+def _in_sizes_of(node: Any, importer: Any, result: Any) -> Any:
+    """A result in the sizes that PyTorch has found, such as ``s`` where ``min(s, 64)`` is cut; a call checks them."""
+    wanted = getattr(node.meta.get("val"), "shape", None)
+    if wanted is None or not is_tensor(result) or all(isinstance(size, int) for size in wanted):
+        return result
+    known: dict[str, Size] = {}
+    for operand in node.all_input_nodes:
+        given, value = importer.env[operand], operand.meta.get("val")
+        if is_tensor(given):
+            pairs = list(zip(value.shape, shape_dims(given.ty) or (), strict=False))
+        else:
+            pairs = [(value, given)] if isinstance(given, (int, tirx.Expr)) else []
+        known |= {str(size.node.expr): size_of(dim) for size, dim in pairs if not isinstance(size, int)}
+    if any(not isinstance(size, int) and str(size) not in known for size in wanted):
+        return result
+    sizes = [size if isinstance(size, int) else known[str(size)] for size in wanted]
+    with walk_into(importer.block_builder).emit.emitting() as e:
+        value = Value(result)
+        if value.dims is not None and all(map(equal, value.dims, sizes)):
+            return result
+        return e.tensor(e.agree(value, sizes, hidden=True))
 
 
 def _fix_known_sizes(program: Any) -> None:
@@ -352,7 +374,6 @@ def _drops_nothing(node: Any) -> bool:
 CONVERTERS = {
     **NARROW,
     **OPERATORS,
-    **PROMOTING,
     **QUANTISED,
     **RECURRENT,
     **WRITES,

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tvm import relax
 
 from ...core.errors import UnsupportedError
 from ...ir.tvm_compat import dtype_of
 from ..onnx.dim import Size, product, size_of
 from ..onnx.emit import Emit
-from ..onnx.value import Value, numbers
+from ..onnx.value import Value, numbers, whole
 from . import by_values
 
 
@@ -50,9 +51,15 @@ def _taken(e: Emit, _node: Any, x: Value, places: Value) -> Value:
 
 def _extreme(function: str) -> Callable[..., Value]:
     def convert(e: Emit, _node: Any, x: Value, axes: Sequence[int] = (), keeps: bool = False) -> Value:
-        return getattr(e, function)(x, axis=list(axes) or None, keepdims=keeps)
+        return _reduced(e, function, x, list(axes) or None, keeps)
 
     return convert
+
+
+def _reduced(e: Emit, function: str, x: Value, axes: list[int] | None, keeps: bool) -> Value:
+    if x.dtype == "bool":
+        return e.cast(_reduced(e, function, e.cast(x, "int8"), axes, keeps), "bool")
+    return getattr(e, function)(x, axis=axes, keepdims=keeps)
 
 
 def _group_norm(
@@ -95,6 +102,49 @@ def cat(e: Emit, _node: Any, tensors: Sequence[Value], axis: int = 0) -> Value:
     """PyTorch leaves out operands of shape (0,), whatever the rank of the others: a cache before its first word."""
     full = [x for x in tensors if list(x.sizes) != [0]] or tensors[:1]
     return full[0] if len(full) == 1 else e.concat(full, axis)
+
+
+def _arange(e: Emit, node: Any, start: Any, stop: Any, step: Any = 1, *_how: Any) -> Value:
+    limits = [e.const(n) if isinstance(n, float) else whole(size_of(n)) for n in (start, stop, step)]
+    wide = "float64" if any("float" in limit.dtype for limit in limits) else "int64"
+    counted = e.onnx("Range", *(e.cast(limit, wide) for limit in limits))
+    return e.cast(counted, str(node.meta["val"].dtype).removeprefix("torch."))
+
+
+def _any(e: Emit, node: Any, x: Value, axes: int | Sequence[int] | None = None, keeps: bool = False) -> Value:
+    over = [axes] if isinstance(axes, int) else list(axes or range(len(x.sizes)))
+    yes = e.cast(x if x.dtype == "bool" else e.not_equal(x, 0), "int8")
+    # one form, whose maximum preparing looks for; there is no maximum of nothing
+    one = getattr(e, "sum" if any(x.sizes[axis] == 0 for axis in over) else "max")(yes, axis=over, keepdims=keeps)
+    return e.cast(e.cast(one, "bool"), str(node.meta["val"].dtype).removeprefix("torch."))
+
+
+def _divided(e: Emit, _node: Any, a: Value, b: Any, rounding: str | None = None) -> Value:
+    if rounding == "floor":
+        return e.elementwise(relax.op.floor_divide, a, b)
+    quotient = e.onnx("Div", a, b)  # which cuts integers
+    return e.trunc(quotient) if rounding == "trunc" and "float" in a.dtype else quotient
+
+
+def _extreme_and_place(extreme: str, place: str) -> Callable[..., list[Value]]:
+    def convert(e: Emit, _node: Any, x: Value, axis: int, keeps: bool = False) -> list[Value]:
+        return [_reduced(e, extreme, x, [axis], keeps), e.onnx(place, x, axis=axis, keepdims=int(keeps))]
+
+    return convert
+
+
+def _joined(op: str, of_bools: str = "") -> Callable[[Any, Any], Any]:
+    """A sum, difference or product: of bools, or with a factor for the second operand; the others are TVM's."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        of = of_bools if str(node.meta["val"].dtype) == "torch.bool" else ""
+        alpha = node.kwargs.get("alpha", 1)
+        if not of and alpha == 1:
+            return NotImplemented
+        how = by_values(lambda e, _node, a, b, *_alpha: e.onnx(of or op, a, b if alpha == 1 else b * alpha))
+        return how(node, importer)
+
+    return convert
 
 
 def _elu(e: Emit, node: Any, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
@@ -191,21 +241,31 @@ def _refused(_e: Emit, node: Any, *_arguments: Any) -> Value:
 
 
 _BY_NAME: dict[str, Callable[..., Any]] = {
+    "__lshift__.Scalar": lambda e, _node, x, bits: e.left_shift(x, bits),
+    "__rshift__.Scalar": lambda e, _node, x, bits: e.right_shift(x, bits),
     "amax.default": _extreme("max"),
     "amin.default": _extreme("min"),
+    **dict.fromkeys(("any.default", "any.dim", "any.dims"), _any),
+    "arange.start_step": _arange,
     "argmax.default": _place_of("ArgMax"),
     "argmin.default": _place_of("ArgMin"),
     "avg_pool2d.default": _average_pool(2),
     "avg_pool3d.default": _average_pool(3),
     "cat.default": cat,
+    **dict.fromkeys(("div.Scalar_mode", "div.Tensor_mode"), _divided),
     "elu.default": _elu,
     "grid_sampler_2d.default": _grid_sample,
     "grid_sampler_3d.default": _grid_sample,
+    "max.dim": _extreme_and_place("max", "ArgMax"),
     "max_pool2d_with_indices.default": _max_pool(2),
     "max_pool3d_with_indices.default": _max_pool(3),
+    "min.dim": _extreme_and_place("min", "ArgMin"),
     "native_group_norm.default": _group_norm,
+    "pow.Scalar": lambda e, _node, base, x: e.onnx("Pow", e.const(base, x.dtype), x),
+    "prod.dim_int": lambda e, _node, x, axis, keeps=False: e.prod(x, axis=[axis], keepdims=keeps),
     "scatter_add.default": _scatter_add,
     "select.int": _select,
+    "sign.default": lambda e, _node, x: e.onnx("Sign", x),
     "take.default": _taken,
     "unfold.default": _unfold,
     "upsample_bilinear2d.vec": _resized("linear"),
@@ -215,6 +275,9 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
 }
 #: in place of the importer's own, by the name of the overload
 CONVERTERS = {name: by_values(convert) for name, convert in _BY_NAME.items()} | {
+    "add.Tensor": _joined("Add", "Or"),
     "index.Tensor": _indexed,
+    "mul.Tensor": _joined("Mul", "And"),
+    "sub.Tensor": _joined("Sub"),
     "var_mean.correction": _variance_and_mean,
 }
