@@ -98,7 +98,6 @@ ANOTHER = {
     "int8": lambda: "saturating",
     "target": lambda: {"kind": "llvm", "opt-level": 1},
     "policy": lambda: byoc.RegionPolicy(min_flops=3),
-    "placement": lambda: {"relax.nn.relu": "tvm"},
     "exclude": lambda: ["relax.nn.relu"],
     "force": lambda: ["relax.nn.relu"],
     "place": lambda: {"relax.matmul": "tvm"},
