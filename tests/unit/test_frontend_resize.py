@@ -59,6 +59,14 @@ def test_nearest(rounding: str, scale: float) -> None:
             np.testing.assert_array_equal(got, want)
 
 
+def test_nearest_before_opset_11_rounds_as_onnx_runtime() -> None:
+    shape, scales = (1, 1, 9, 7), np.array([1, 1, 0.6, 1.7], "float32")
+    want = nearest(shape, scales, coordinate_transformation_mode="asymmetric", nearest_mode="by_scale")
+    for dims in (shape, (1, 1, "h", "w")):
+        resize = onnx_model([node("Resize", ["x", "s"], ["y"], mode="nearest")], {"x": dims}, {"s": scales}, opset=10)
+        np.testing.assert_array_equal(run(to_relax(resize), numbered(shape))[0], want)
+
+
 def numbered(shape: tuple[int, ...]) -> np.ndarray:
     return np.arange(np.prod(shape), dtype="float32").reshape(shape)
 
@@ -66,13 +74,14 @@ def numbered(shape: tuple[int, ...]) -> np.ndarray:
 def nearest(shape: tuple[int, ...], scales: np.ndarray, **how: str) -> np.ndarray:
     """Gathered; in float32, as ONNX Runtime computes coordinates (in ONNX's reference, 1 / (1/3) is less than 3)."""
     value, half = numbered(shape), np.float32(0.5)
-    to_whole = {
-        "round_prefer_floor": lambda x: np.ceil(x - half),
-        "round_prefer_ceil": lambda x: np.floor(x + half),
-        "floor": np.floor,
-        "ceil": np.ceil,
-    }[how["nearest_mode"]]
     for axis, scale in enumerate(scales):
+        to_whole = {
+            "round_prefer_floor": lambda x: np.ceil(x - half),
+            "round_prefer_ceil": lambda x: np.floor(x + half),
+            "floor": np.floor,
+            "ceil": np.ceil,
+            "by_scale": np.ceil if scale < 1 else np.floor,
+        }[how["nearest_mode"]]
         i = np.arange(int(np.float32(shape[axis]) * scale)).astype("float32")
         x = i / scale if how["coordinate_transformation_mode"] == "asymmetric" else (i + half) / scale - half
         value = np.take(value, np.clip(to_whole(x).astype(int), 0, shape[axis] - 1), axis)

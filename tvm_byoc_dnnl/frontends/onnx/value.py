@@ -404,7 +404,7 @@ class Node:
         self.attrs = dict(attrs)
         self.wanted = tuple(wanted)
         self.proto = proto
-        self.read: set[str] = set()  # attributes that were asked for
+        self.read = {"consumed_inputs"}  # attributes that were asked for, and one of opset 1 that changes no result
         self.read_by: Callable[[str], tuple[list[onnx.NodeProto], bool]] | None = None
 
     def input(self, i: int) -> Value | None:

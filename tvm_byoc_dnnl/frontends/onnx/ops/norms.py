@@ -36,7 +36,7 @@ def _batch_norm(e: Emit, node: Node) -> Any:
     epsilon, momentum, spatial = (node.attr(*a) for a in (("epsilon", 1e-5), ("momentum", 0.9), ("spatial", 1)))
     if spatial:
         data, *vectors = _of_channels(e, data, *vectors)
-    node.unused("is_test", "consumed_inputs")
+    node.unused("is_test")
     training = bool(node.attr("training_mode", 0)) if node.opset >= 14 else any(node.wanted[1:])
     own, given = data.dtype, [data, *vectors]
     wide = own if len({v.dtype for v in given}) == 1 and not (training and own in _NARROW) else "float32"
@@ -68,7 +68,6 @@ def _normalised(e: Emit, x: Value, epsilon: float, mean: Value, variance: Value,
 @operator("InstanceNormalization")
 def _instance_norm(e: Emit, node: Node, data: Value, scale: Value, bias: Value, *, epsilon: float = 1e-05) -> Any:
     rank = len(data.sizes)
-    node.unused("consumed_inputs")
     data, scale, bias = _of_channels(e, data, scale, bias)
     mean, variance = _moments(e, data, list(range(2, rank)))
     return _normalised(e, data, epsilon, mean, variance, *(_per_channel(e, v, rank) for v in (scale, bias)))
@@ -201,7 +200,7 @@ def _lp_normalization(e: Emit, x: Value, *, axis: int = -1, p: int = 2) -> Any:
 
 @operator("Dropout")
 def _dropout(e: Emit, node: Node, data: Value, ratio: Value | None = None, training: Value | None = None) -> Any:
-    node.unused("ratio", "is_test", "seed", "consumed_inputs")
+    node.unused("ratio", "is_test", "seed")
     if training is not None and node.opset >= 12:
         is_off = training.known is not None and not training.known.any()
         keeps_all = ratio is not None and ratio.known is not None and not ratio.known.any()

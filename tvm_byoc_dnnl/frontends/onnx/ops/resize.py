@@ -146,10 +146,11 @@ class Way:
     @classmethod
     def of(cls, node: Node) -> Way:
         before_11 = node.opset < 11
+        grows = before_11 and (known := node.needed(1).known) is not None and bool((known >= 1).all())
         return cls(
             node.attr("mode", cls.mode),
             node.attr("coordinate_transformation_mode", "asymmetric" if before_11 else cls.transform),
-            node.attr("nearest_mode", "floor" if before_11 else cls.rounding),
+            node.attr("nearest_mode", "floor" if grows else "by_scale" if before_11 else cls.rounding),
             float(node.attr("cubic_coeff_a", cls.cubic)),
             bool(node.attr("antialias", 0)),
             bool(node.attr("exclude_outside", 0)),
@@ -164,6 +165,8 @@ class Way:
     def fits_tvm(self, shape: Sequence[Any], axes: Sequence[Axis]) -> bool:
         """Whether TVM's operators compute the same: they resize what follows the channels by the ratio of the sizes."""
         if self.antialias or self.crops or self.transform == "half_pixel_symmetric":
+            return False
+        if self.mode == "nearest" and self.rounding == "by_scale":
             return False
         sizes = (*shape[2:], *(a.out for a in axes))
         if self.transform == "align_corners" and any(not isinstance(n, int) or n == 1 for n in sizes):
@@ -228,6 +231,8 @@ class Axis:
     def nearest(self, i: Any, way: Way) -> Any:
         """The nearest element of the source, as a real; in float32, as ONNX Runtime: 1 / (1/3) is 3."""
         x, half = self.coordinate(i, way.transform), _like(i, 0.5)
+        if way.rounding == "by_scale":  # before opset 11, as ONNX Runtime
+            return tirx.Select(_like(x, self.scale) < _like(x, 1.0), tirx.ceil(x), tirx.floor(x))
         if way.rounding in ("floor", "ceil"):
             return getattr(tirx, way.rounding)(x)
         return tirx.floor(x + half) if way.rounding == "round_prefer_ceil" else tirx.ceil(x - half)
