@@ -14,7 +14,8 @@ typedef struct byoc_strides {
 } byoc_strides;
 
 static inline int64_t byoc_channel_offset(const byoc_strides* s, int64_t channel) {
-  if (s->block == 0) return channel; /* a division takes as long as the results of some vectors */
+  /* A division takes as long as the results of some vectors. */
+  if (channel < s->lanes) return channel;
   return channel / s->lanes * s->block + channel % s->lanes;
 }
 
