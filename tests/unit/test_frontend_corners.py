@@ -445,7 +445,7 @@ _CORNERS: list[tuple[str, list[np.ndarray], dict[str, Any], int]] = [
     ("Equal", [np.array([True, False, True]), np.array([[True], [False]])], {}, 19),
     ("Gemm", [rand(2, 3), rand(3, 2), np.full((2, 2), INF, "float32")], {"beta": 0.0}, 13),
     ("LayerNormalization", [np.zeros((0, 5), "float32")] * 2, {"axis": -2}, 17),
-    ("Erf", [np.array([-3, 0, 1], "int32")], {}, 13),
+    ("Erf", [np.array([-3, 0, 1], "int32")], {}, 9),
     ("HardSigmoid", [rand(9, dtype="float64")], {}, 6),
     ("Pow", [np.arange(12, dtype="int32").reshape(4, 3), np.arange(3, dtype="int32")], {}, 15),
     ("Selu", [rand(9)], {}, 6),

@@ -199,9 +199,9 @@ def test_ends_of_slices_that_are_computed_from_sizes(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("op", "attrs", "number"),
-    [("Div", {}, 2.0), ("Div", {}, 3.5), ("Mul", {}, 0.5), ("Mod", {"fmod": 1}, 2.0), ("Add", {}, 0.25)],
+    [("Div", {}, 2.0), ("Div", {}, 3.5), ("Mul", {}, 0.5), ("Mod", {"fmod": 1}, [2.0, -3.0]), ("Add", {}, 0.25)],
 )
-def test_sizes_as_real_numbers(op: str, attrs: Any, number: float) -> None:
+def test_sizes_as_real_numbers(op: str, attrs: Any, number: Any) -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["n"]),
         helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
@@ -209,7 +209,8 @@ def test_sizes_as_real_numbers(op: str, attrs: Any, number: float) -> None:
         helper.make_node("Ceil", ["a"], ["b"]),
         helper.make_node("Sum", ["a", "b"], ["y"]),
     ]
-    model = onnx_model(nodes, {"x": ("n", "m")}, {"number": np.float32(number)})
+    number = np.float32(number)
+    model = onnx_model(nodes, {"x": ("n", 4)}, {"number": number})
     run, a = byoc.Runner(byoc.compile(model)), np.array([7, 4], "float32")
     values = {"Div": a / number, "Mul": a * number, "Mod": np.fmod(a, number), "Add": a + number}[op]
     np.testing.assert_array_equal(np.asarray(run(rand(7, 4))), values.astype("float32") + np.ceil(values))

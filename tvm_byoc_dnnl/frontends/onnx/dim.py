@@ -94,6 +94,9 @@ class Dim:
     def __neg__(self) -> Size:
         return self * -1
 
+    def __abs__(self) -> Size:
+        return self if self >= 0 else -self
+
     def __sub__(self, other: Size) -> Size:
         return self + other * -1
 

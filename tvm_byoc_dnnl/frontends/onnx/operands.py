@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,12 @@ _NUMBERS = frozenset({"bool", "float", "int"})
 
 
 @cache
-def _kinds(op: str) -> list[frozenset[str]]:
-    """The kinds of numbers that the newest version of an operator takes as each input; none of strings alone."""
-    allowed = [formal.types for formal in defs.get_schema(op).inputs] if defs.has(op) else []
-    return [_NUMBERS.intersection(_kind(t[7:-1]) for t in types if t.startswith("tensor(")) for types in allowed]
+def _kinds(op: str, opset: int) -> list[frozenset[str]]:
+    """The kinds of numbers that this or the newest version takes as each input; none of strings alone."""
+    schemas = [defs.get_schema(op, v) for v in (opset, defs.onnx_opset_version()) if defs.has(op, v)]
+    allowed = zip_longest(*([set(formal.types) for formal in s.inputs] for s in schemas), fillvalue=set[str]())
+    numbers = ({_kind(t[7:-1]) for t in set().union(*types) if t.startswith("tensor(")} for types in allowed)
+    return [_NUMBERS.intersection(kinds) for kinds in numbers]
 
 
 def _kind(dtype: str) -> str:
@@ -58,7 +61,7 @@ def _kind(dtype: str) -> str:
 
 
 def _wrong_types(node: Node) -> Iterator[str]:
-    kinds = _kinds(node.op)
+    kinds = _kinds(node.op, node.opset)
     for i, x in enumerate(node.inputs if kinds else ()):
         allowed = kinds[min(i, len(kinds) - 1)]
         if x is not None and allowed and _kind(x.dtype) in _NUMBERS - allowed and x.words is None:

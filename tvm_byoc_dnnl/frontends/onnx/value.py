@@ -17,7 +17,7 @@ from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import shape_dims
 from ...ir.tvm_compat import dtype_of
-from .dim import Dim, Size, Undecided, at_least, differ, equal, max_of, min_of, quotient, size_of
+from .dim import Dim, Size, Undecided, at_least, max_of, min_of, quotient, size_of
 
 
 def _binary(call: Any, of_bits: Any = None, *, is_turned: bool = False) -> Callable[[Any, Any], Any]:
@@ -281,9 +281,14 @@ def _div(a: Any, b: Any) -> Any:
     """ONNX rounds towards zero, as ``//`` does for what is not negative."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if not (at_least(a, 0) and (isinstance(b, Dim) or b > 0)):
-        raise Undecided
+    _without_signs(a, b)
     return a // b
+
+
+def _without_signs(a: Any, b: Any) -> None:
+    """What ends here may be negative, or divides by 0."""
+    if b == 0 or not (at_least(a, 0) and at_least(b, 0)):
+        raise Undecided
 
 
 def _exact(a: Any, b: Any) -> Any:
@@ -296,27 +301,8 @@ def _exact(a: Any, b: Any) -> Any:
 
 def _fmod(a: Any, b: Any) -> Any:
     """With the sign of ``a``, as ``%`` is for what is not negative."""
-    if not at_least(a, 0):
-        raise Undecided
-    return _mod(a, b)
-
-
-def _mod(a: Any, b: Any) -> Any:
-    if not isinstance(b, Dim) and b <= 0 and isinstance(a, Dim):
-        raise Undecided
+    _without_signs(a, b)
     return a % b
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if equal(a, b):
-        return True
-    if differ(a, b):
-        return False
-    raise Undecided
-
-
-def _abs(a: Any) -> Any:
-    return a if at_least(a, 0) else -a if at_least(-a, 0) else abs(a)
 
 
 def _taken(x: np.ndarray, indices: np.ndarray, axis: int, mode: str = "raise") -> np.ndarray:
@@ -362,13 +348,11 @@ _COMPUTES: dict[Any, Any] = {
 }
 #: the same of integers and open sizes, where that is another
 _OF_SIZES: dict[Any, Any] = {
-    np.abs: np.frompyfunc(_abs, 1, 1),
     np.divide: np.frompyfunc(_div, 2, 1),
-    np.equal: np.frompyfunc(_equal, 2, 1),
+    np.equal: np.frompyfunc(lambda a, b: not a - b, 2, 1),
     np.fmod: np.frompyfunc(_fmod, 2, 1),
     np.maximum: np.frompyfunc(max_of, 2, 1),
     np.minimum: np.frompyfunc(min_of, 2, 1),
-    np.mod: np.frompyfunc(_mod, 2, 1),
 }
 #: the same of sizes that were cast to real numbers
 _EXACT = _OF_SIZES | {np.divide: np.frompyfunc(_exact, 2, 1)}
