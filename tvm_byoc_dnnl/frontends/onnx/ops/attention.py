@@ -8,7 +8,7 @@ from ..dim import Size
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed
-from .attention_parts import Mask, attend, joined, pieces, split_heads, split_last, written
+from .attention_parts import Mask, attend, column, joined, pieces, split_heads, split_last, written
 
 _MS = "com.microsoft"
 
@@ -28,20 +28,17 @@ def _onnx_attention(e: Emit, node: Node, query: Value, key: Value, value: Value)
     rows, length = query.sizes[2], key.sizes[2]
     mask = Mask(e, query.dtype)
     _add_mask(e, mask, node.input(3), length)
-    position = _column(e, e.places(rows)) + listed(before)  # of each row
+    position = column(e, rows) + listed(before)  # of each row
     if valid is not None:
         valid = e.reshape(e.cast(valid, "int64"), [query.sizes[0], 1, 1, 1])
         mask.require(e.places(length) < valid, hides_all=True)
         if past_key is None:
             rest = valid - listed(rows)
-            position = _column(e, e.places(rows)) + rest
+            position = column(e, rows) + rest
     if node.attr("is_causal", 0):
-        mask.require(e.places(length) <= position, hides_all=valid is not None)
-    for name, sign in (("left_window_size", 1), ("right_window_size", -1)):
-        size = node.attr(name, -1)
-        if size >= 0:
-            edge = position - e.const(sign * size)
-            mask.require(e.places(length) >= edge if sign > 0 else e.places(length) <= edge, hides_all=True)
+        mask.see(e.places(length), position, right=0, hides_all=valid is not None)
+    left, right = (node.attr(f"{side}_window_size", -1) for side in ("left", "right"))
+    mask.see(e.places(length), position, left=left, right=right, hides_all=True)
     node.unused("softmax_precision")  # the scores are float32, or as precise as that
     found = attend(e, query, key, value, scale=node.attr("scale"), mask=mask, softcap=float(node.attr("softcap", 0.0)))
     mode = node.attr("qk_matmul_output_mode", 0)
@@ -53,10 +50,6 @@ def _behind(e: Emit, past: Value, new: Value) -> Value:
     if past.dims is not None and new.dims is not None:
         past = e.agree(past, [*new.sizes[:2], past.sizes[2], new.sizes[3]])
     return e.concat([past, new], 2)
-
-
-def _column(e: Emit, row: Value) -> Value:
-    return e.reshape(row, [row.sizes[0], 1])
 
 
 def _add_mask(e: Emit, mask: Mask, given: Value | None, length: Size) -> None:
@@ -89,10 +82,10 @@ def _add_padding(e: Emit, mask: Mask, given: Value | None, batch: Size, length: 
             ends, starts = pieces(e, e.reshape(given, [2, batch]), 0, 2)
         elif isinstance(count, int) and isinstance(batch, int) and count != batch:
             raise e.refused(f"has a mask of {count} numbers for a batch of {batch}, a form that no CPU computes")
-        one, column = e.places(length), [batch, 1, 1, 1]
-        seen = one < e.reshape(e.cast(ends, "int64"), column)
+        one, shape = e.places(length), [batch, 1, 1, 1]
+        seen = one < e.reshape(e.cast(ends, "int64"), shape)
         if starts is not None:
-            seen = seen & (one >= e.reshape(e.cast(starts, "int64"), column))
+            seen = seen & (one >= e.reshape(e.cast(starts, "int64"), shape))
         mask.penalise(seen, penalty)
         return
     if rank not in (2, 3):
@@ -126,7 +119,7 @@ def run_attention(
     if end is not None:
         mask.require(e.places(length) < end)
     if node.attr("unidirectional", 0):
-        mask.require(e.places(length) <= _column(e, e.places(rows)) + before)
+        mask.see(e.places(length), column(e, rows) + before, right=0)
     return attend(e, query, key, value, scale=node.attr("scale", 0.0) or None, mask=mask)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import te, tirx
 
-from ..dim import Dim, Size, equal, expr_of, max_of
+from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed
@@ -41,10 +41,9 @@ def pieces(e: Emit, x: Value, axis: int, count: int) -> list[Value]:
     return [e.reshape(e.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]), rest) for i in range(count)]
 
 
-def columns(e: Emit, x: Value, axis: int, begin: int, end: int) -> Value:
-    if begin == 0 and x.sizes[axis] == end:
-        return x
-    return e.strided_slice(x, axes=[axis], begin=[begin], end=[end], strides=[1])
+def column(e: Emit, count: Size) -> Value:
+    """The numbers from 0 on, one below the other."""
+    return e.reshape(e.places(count), [count, 1])
 
 
 def split_heads(e: Emit, x: Value, heads: int) -> Value:
@@ -75,6 +74,13 @@ class Mask:
     def require(self, condition: Value, *, hides_all: bool = False) -> None:
         self._visible = condition if self._visible is None else self._visible & condition
         self.may_hide_all = self.may_hide_all or hides_all
+
+    def see(self, at: Value, rows: Value, *, left: int = -1, right: int = -1, hides_all: bool = False) -> None:
+        """Each row sees the keys from ``left`` before itself to ``right`` behind itself, all of them for -1."""
+        if right >= 0:
+            self.require(at <= (rows + self._e.const(right) if right else rows), hides_all=hides_all)
+        if left >= 0:
+            self.require(at >= rows - self._e.const(left), hides_all=hides_all)
 
     def penalise(self, condition: Value, penalty: float) -> None:
         """Add a number where this does not hold."""
@@ -166,12 +172,10 @@ def _shares(e: Emit, scores: Value, sink: Value | None) -> Value:
     if sink is None:
         return e.softmax(scores, axis=-1)
     batch, heads, rows, length = scores.sizes
-    column = e.expand(e.reshape(e.cast(sink, scores.dtype), [1, heads, 1, 1]), [batch, heads, rows, 1])
-    wide = e.concat([column, scores], 3)
+    sinks = e.expand(e.reshape(e.cast(sink, scores.dtype), [1, heads, 1, 1]), [batch, heads, rows, 1])
+    wide = e.concat([sinks, scores], 3)
     shares = e.softmax(wide, axis=-1)
-    return e.agree(
-        e.strided_slice(shares, axes=[3], begin=[1], end=[expr_of(length + 1)]), [batch, heads, rows, length]
-    )
+    return e.agree(e.cut(shares, 3, 1, length + 1), [batch, heads, rows, length])
 
 
 def written(e: Emit, past: Value | None, new: Value, start: Value, length: Size, *, keeps_rest: bool) -> Value:
@@ -211,19 +215,19 @@ def _rotated(e: Emit, x: Value, cos: Value, sin: Value, *, interleaved: bool) ->
     if not isinstance(width, Dim) and 2 * half > width:
         raise e.refused(f"rotates {2 * half} columns of heads that have {width}")
     cos, sin = (e.reshape(t, [*t.sizes[:2], 1, half]) for t in (cos, sin))
-    turning = columns(e, x, 3, 0, 2 * half)
+    if isinstance(width, Dim):
+        x = e.agree(x, [batch, length, heads, max_of(width, 2 * half)])
+    turning = e.cut(x, 3, 0, 2 * half)
     if interleaved:
         pairs = e.reshape(turning, [batch, length, heads, half, 2])
         first, second = pieces(e, pairs, 4, 2)
     else:
-        first, second = columns(e, turning, 3, 0, half), columns(e, turning, 3, half, 2 * half)
+        first, second = (e.cut(turning, 3, at, at + half) for at in (0, half))
     parts = [first * cos - second * sin, second * cos + first * sin]
     if interleaved:
         parts = [e.reshape(e.stack(parts, -1), [batch, length, heads, 2 * half])]
-    if not isinstance(width, int):
-        parts.append(e.cut(e.agree(x, [*x.sizes[:3], max_of(width, 2 * half)]), 3, 2 * half, width))
-    elif 2 * half < width:
-        parts.append(columns(e, x, 3, 2 * half, width))
+    if width != 2 * half:
+        parts.append(e.cut(x, 3, 2 * half, width))
     return e.concat(parts, 3)
 
 

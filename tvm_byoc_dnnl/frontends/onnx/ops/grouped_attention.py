@@ -21,8 +21,9 @@ from ..dim import Dim, Size, equal, max_of
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed
-from .attention_parts import Attended, Mask, attend, joined, pieces, total_of, turned, written
+from .attention_parts import Attended, Mask, attend, column, joined, pieces, total_of, turned, written
 from .computed import computed
+from .quantised_blocks import numbers_in
 
 _TOTAL = 6  # the input that is the length of the longest sequence
 #: the least and the most of quantised numbers
@@ -93,19 +94,18 @@ class _Call:
         e, given = self.e, self.node.input(16)  # the new rows of each sequence, the others are padding
         if given is not None:
             return self.lengths - e.cast(given, "int64")
+        return self._chosen(e.expand(listed(0), [self.batch]), self.lengths - listed(self.rows))
+
+    def _chosen(self, alone: Value, behind: Value) -> Value:
+        """What holds where the new rows are all, or where there are others before them."""
         if equal(self.rows, self.total):
-            return e.expand(e.const(np.zeros(1, "int64")), [self.batch])
-        behind = self.lengths - listed(self.rows)
+            return alone
         if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
             return behind
-        return e.where(self._is_first(), e.const(np.zeros(1, "int64")), behind)
-
-    def _is_first(self) -> Value:
-        return self.e.equal(listed(self.rows), listed(self.total))
+        return self.e.where(self.e.equal(listed(self.rows), listed(self.total)), alone, behind)
 
     def _plus_rows(self, start: Value) -> Value:
-        rows = self.e.reshape(self.e.places(self.rows), [1, self.rows])
-        return self.e.reshape(start, [start.sizes[0], 1]) + rows
+        return self.e.reshape(start, [start.sizes[0], 1]) + self.e.places(self.rows)
 
     def _angles(self) -> Value:
         """The position of each new row that its angle depends on."""
@@ -114,11 +114,7 @@ class _Call:
             return self.position
         given = e.cast(given, "int64")
         one = e.reshape(e.strided_slice(given, axes=[0, 1], begin=[0, 0], end=[1, 1]), [1])
-        if equal(self.rows, self.total):
-            return e.expand(self._plus_rows(one), [self.batch, self.rows])
-        if not isinstance(self.rows, Dim) and not isinstance(self.total, Dim):
-            return given
-        return e.where(self._is_first(), *e.broadcast(self._plus_rows(one), given))
+        return self._chosen(e.expand(self._plus_rows(one), [self.batch, self.rows]), given)
 
     def whole(self) -> list[Value | None]:
         """With a cache of all rows."""
@@ -140,19 +136,19 @@ class _Call:
         past = [x for x in self.past if x is not None]
         size = past[0].sizes[2]
         old, now = self._held(self.start, size), self._held(self._end(), size)
-        column = [self.batch, 1, 1, 1]
+        shape = [self.batch, 1, 1, 1]
         from_past = e.places(size)
-        behind = e.reshape(self.start - old, column)
+        behind = e.reshape(self.start - old, shape)
         first = e.expand(from_past + behind, [self.batch, 1, 1, size])
         rows = e.reshape(self.position, [self.batch, 1, self.rows, 1])
         second = e.reshape(self.position, [self.batch, 1, 1, self.rows])
         at = e.concat([first, second], 3)
-        held = from_past < e.reshape(old, column)
+        held = from_past < e.reshape(old, shape)
         all_new = e.full(e.shape([self.batch, 1, 1, self.rows]), e.const(True, "bool"), dtype="bool")
         there = e.concat([e.expand(held, [self.batch, 1, 1, size]), all_new], 3)
         mask = Mask(e, self.query.dtype)
         mask.require(there)
-        sees(e, mask, at, rows, self.rule.window)
+        mask.see(at, rows, left=self.rule.left, right=0)
         new = self.keys.stored(self.key), self.values.stored(self.value)
         # the rows of the cache, 0 behind the last, and then the new ones
         is_row = e.reshape(held, [self.batch, 1, size, 1])
@@ -233,14 +229,8 @@ class _Store:
         """Rows of the cache as numbers."""
         if not self.is_quantised:
             return x
-        e = self._e
-        if self._bits == 4:
-            *lead, width = x.sizes
-            pairs = e.stack([x & e.const(15, "uint8"), e.right_shift(x, e.const(4, "uint8"))], -1)
-            whole = e.cast(e.reshape(pairs, [*lead, 2 * width]), "float32") - 8.0
-        else:
-            whole = e.cast(x, "float32")
-        return whole * self._scales()
+        whole = self._e.cast(numbers_in(self._e, x, self._bits), "float32")
+        return (whole - 8.0 if self._bits == 4 else whole) * self._scales()
 
 
 _KEYS = 7  # the input that is the number of keys that are attended to
@@ -266,6 +256,11 @@ class Rule(NamedTuple):
             bool(node.attr("causal", 1)),
             int(node.attr("qk_output", 0)),
         )
+
+    @property
+    def left(self) -> int:
+        """The rows before itself that a row sees, -1 for all."""
+        return max(self.window, 0) - 1
 
 
 class Cached(NamedTuple):
@@ -313,9 +308,8 @@ class Cached(NamedTuple):
         mask = Mask(e, self.query.dtype)
         at = e.places(self.total)
         if rule.is_causal:
-            rows = self.query.sizes[2]
-            column = e.reshape(e.places(rows), [1, 1, rows, 1])
-            sees(e, mask, at, e.reshape(self.start, [batch, 1, 1, 1]) + column, rule.window)
+            rows = e.reshape(self.start, [batch, 1, 1, 1]) + column(e, self.query.sizes[2])
+            mask.see(at, rows, left=rule.left, right=0)
         else:
             mask.require(at < e.reshape(self.ends, [batch, 1, 1, 1]))
         if self.bias is not None:
@@ -323,14 +317,6 @@ class Cached(NamedTuple):
         key, value = (of(x) for of, x in zip(real, read, strict=True)) if real else read
         found = attend(e, self.query, key, value, scale=rule.scale, mask=mask, softcap=rule.softcap, sink=self.sink)
         return found, present
-
-
-def sees(e: Emit, mask: Mask, at: Value, rows: Value, window: int) -> None:
-    """Each row sees the rows up to itself, as far as its window goes."""
-    mask.require(at <= rows)
-    if window > 0:
-        edge = rows - e.const(window)
-        mask.require(at > edge)
 
 
 def shown_scores(found: Attended, rule: Rule) -> Value:

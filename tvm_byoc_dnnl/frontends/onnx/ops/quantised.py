@@ -17,7 +17,7 @@ from ....ir.tvm_compat import quantised as of_tensor
 from ..emit import Emit, common, elem_type
 from ..table import operator
 from ..value import Node, Value
-from .quantised_blocks import block_of, dequantised_blocks, quantised_blocks
+from .quantised_blocks import Block, block_of, spread, stored_weights
 
 _NARROW = ("float16", "bfloat16")
 #: what Relax's operators quantise to
@@ -77,20 +77,26 @@ def _dequantize(e: Emit, node: Node, data: Value, scale: Value, zero: Value | No
     block = block_of(node, data, scale)
     if block is not None:
         centre = None if zero is None else _wide(e, zero)
-        return dequantised_blocks(e, node, block, dtype, _wide(e, data), scale, centre)
+        stored = stored_weights(e, node, block, dtype, _wide(e, data), scale, centre)
+        return stored or dequantised(e, data, scale, zero, block.axis, dtype, block)
     axis = _axis(node, data, scale)
     return dequantised(e, *_agreed(e, axis, data, scale, zero), axis, dtype)
 
 
-def dequantised(e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0, dtype: str = "") -> Value:
+def dequantised(
+    e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0, dtype: str = "", block: Block | None = None
+) -> Value:
     """The real numbers of a quantised tensor; ``axis`` matters where each of its slices has a scale."""
     dtype = dtype or scale.dtype
-    data, scale = _wide(e, data), scalar(e, scale)
-    zero = e.const(0, data.dtype) if zero is None else scalar(e, _wide(e, zero))
-    if "int" not in data.dtype or dtype not in ("float32", "float16"):
+    data = _wide(e, data)
+    if block is not None or "int" not in data.dtype or dtype not in ("float32", "float16"):
         wide = "float64" if dtype == "float64" else "float32"
-        moved = e.cast(data, wide) - along(e, data, e.cast(zero, wide), axis)
-        return e.cast(moved * along(e, data, e.cast(scale, wide), axis), dtype)
+        moved = e.cast(data, wide)
+        if zero is not None:
+            moved = moved - along(e, data, e.cast(_wide(e, zero), wide), axis, block)
+        return e.cast(moved * along(e, data, e.cast(scale, wide), axis, block), dtype)
+    scale = scalar(e, scale)
+    zero = e.const(0, data.dtype) if zero is None else scalar(e, _wide(e, zero))
 
     def call(x: Any) -> Any:
         return relax.op.dequantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
@@ -107,8 +113,11 @@ def real(e: Emit, data: Value, scale: Value, zero: Value | None, axis: int = 0) 
     return dequantised(e, *_agreed(e, axis, data, scale, zero), axis)
 
 
-def along(e: Emit, data: Value, x: Value, axis: int) -> Value:
-    """A vector along one axis of data."""
+def along(e: Emit, data: Value, x: Value, axis: int, block: Block | None = None) -> Value:
+    """One number, a vector along one axis of data, or what each block has one of, for the elements of data."""
+    if block is not None and x.rank:
+        return spread(e, block, x)
+    x = scalar(e, x)
     return e.call(relax.op.reshape, x, shape=[-1, *[1] * ((data.rank or 0) - axis - 1)]) if x.rank else x
 
 
@@ -125,19 +134,24 @@ def _quantize(e: Emit, node: Node, data: Value, scale: Value, zero: Value | None
         data = e.cast(data, scale.dtype)
     block = block_of(node, data, scale)
     if block is not None:
-        whole = quantised_blocks(e, block, data, scale, None if zero is None else _wide(e, zero), dtype)
-        return _narrow(e, whole, dtype, saturates)
+        return quantised(e, data, scale, zero, dtype, block.axis, saturates, block)
     axis = _axis(node, data, scale)
     return quantised(e, *_agreed(e, axis, data, scale, zero), dtype, axis, saturates)
 
 
 def quantised(
-    e: Emit, data: Value, scale: Value, zero: Value | None, dtype: str, axis: int = 0, saturates: int = 1
+    e: Emit,
+    data: Value,
+    scale: Value,
+    zero: Value | None,
+    dtype: str,
+    axis: int = 0,
+    saturates: int = 1,
+    block: Block | None = None,
 ) -> Value:
     """Real numbers divided by their scale, rounded half to even, moved by the zero point and cut to a dtype."""
-    scale = scalar(e, scale)
-    if dtype in _WHOLE:
-        zero = e.const(0, dtype) if zero is None else scalar(e, zero)
+    if dtype in _WHOLE and block is None:
+        scale, zero = scalar(e, scale), e.const(0, dtype) if zero is None else scalar(e, zero)
         # TVM quantises no bfloat16, and neither of these says all integers of 16 bits.
         if data.dtype == "bfloat16" or ("16" in dtype and data.dtype in _NARROW):
             quotient = data / along(e, data, e.cast(scale, data.dtype), axis)
@@ -147,11 +161,11 @@ def quantised(
             return relax.op.quantize(x, e.tensor(scale), e.tensor(zero), axis=axis, out_dtype=dtype)
 
         return e.value(of_tensor(e.bb, e.tensor(data), call))
-    whole = e.cast(data / along(e, data, e.cast(scale, data.dtype), axis), "float32")
+    whole = e.cast(data / along(e, data, e.cast(scale, data.dtype), axis, block), "float32")
     if "int" in dtype:
         whole = e.round(whole)
     if zero is not None:
-        whole = whole + along(e, data, e.cast(scalar(e, _wide(e, zero)), "float32"), axis)
+        whole = whole + along(e, data, e.cast(_wide(e, zero), "float32"), axis, block)
     return _narrow(e, whole, dtype, saturates)
 
 

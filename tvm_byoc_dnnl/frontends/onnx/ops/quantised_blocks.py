@@ -20,7 +20,6 @@ from ....whole import rounded
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value, whole
-from .attention_parts import columns
 
 _BITS = (2, 4, 8)
 #: `accuracy_level` of sources that are rounded to 8 bits; lower ones let the products be as exact as they like
@@ -135,18 +134,14 @@ def shaped(node: Node, what: str, value: np.ndarray, shape: tuple[int, ...]) -> 
     return value.reshape(shape)
 
 
-def dequantised_blocks(
+def stored_weights(
     e: Emit, node: Node, block: Block, dtype: str, data: Value, scale: Value, zero: Value | None
-) -> Value:
-    """Constant weights with two axes as they are stored, all else as arithmetic; the data are int8 or uint8."""
+) -> Value | None:
+    """Constant weights with two axes as they are stored, int8 or uint8; ``None`` for all else."""
     numbers, scales, zeros = (None if v is None or not v.is_constant else v.known for v in (data, scale, zero))
     is_stored = data.rank == 2 and data.dtype in ("int8", "uint8") and dtype == scale.dtype
     if numbers is None or scales is None or (zero is not None and zeros is None) or not is_stored:
-        wide = "float64" if dtype == "float64" else "float32"
-        whole = e.cast(data, wide)
-        if zero is not None:
-            whole = whole - _spread(e, block, e.cast(zero, wide))
-        return e.cast(whole * _spread(e, block, e.cast(scale, wide)), dtype)
+        return None
     offset = {"uint8": 128 if node.needed(0).dtype == "uint8" else 8}.get(data.dtype, 0)
     if offset and zeros is None:
         zeros = np.zeros(scales.shape, "float32")
@@ -157,15 +152,7 @@ def dequantised_blocks(
     return e.transpose(weights, [1, 0]) if block.axis == 0 else weights
 
 
-def quantised_blocks(e: Emit, block: Block, data: Value, scale: Value, zero: Value | None, dtype: str) -> Value:
-    """Divided, rounded where they become integers, and moved, in float32."""
-    quotient = data / _spread(e, block, e.cast(scale, data.dtype))
-    whole = e.cast(quotient, "float32")
-    whole = e.round(whole) if "int" in dtype else whole
-    return whole if zero is None else whole + _spread(e, block, e.cast(zero, "float32"))
-
-
-def _spread(e: Emit, block: Block, x: Value) -> Value:
+def spread(e: Emit, block: Block, x: Value) -> Value:
     """Of what each block has one of, one for each element along the axis."""
     places = np.arange(block.size) // block.length
     if x.is_constant:
@@ -203,15 +190,18 @@ def _gather_rows(
     index = e.where(index < 0, index + last, index)
     is_there = (index >= 0) & (index < last)
     index = e.where(is_there, index, 0)
-    rows = _spread_bits(e, e.take(stored, index, axis=axis), bits if is_packed else 8)
+    rows = numbers_in(e, e.take(stored, index, axis=axis), bits if is_packed else 8)
     places = along if along < axis else along + len(indices.sizes) - 1
-    scale = _per_number(e, e.take(scales, index, axis=axis), places, block, rows)
+    if not isinstance(size := rows.sizes[places], int):
+        raise node.refused("has blocks along an axis of an open size; fix it")
+    blocks = Block(places, size, block)
+    scale = spread(e, blocks, e.take(scales, index, axis=axis))
     real = e.cast(rows, scale.dtype)
     if zeros is not None:
         origin = e.take(zeros, index, axis=axis)
         if is_packed:
-            origin = _spread_bits(e, origin, bits, scales.sizes[along])
-        real = real - e.cast(_per_number(e, origin, places, block, rows), scale.dtype)
+            origin = numbers_in(e, origin, bits, scales.sizes[along])
+        real = real - e.cast(spread(e, blocks, origin), scale.dtype)
     elif is_packed:
         real = real - float(1 << (bits - 1))
     out = real * scale
@@ -219,7 +209,7 @@ def _gather_rows(
     return e.where(there, out, 0.0)
 
 
-def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
+def numbers_in(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
     """Bytes along the last axis as the numbers in them, perhaps the first ``count`` of these."""
     if bits == 8:
         return stored
@@ -227,11 +217,4 @@ def _spread_bits(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
     moved = [e.right_shift(stored, e.const(shift, "uint8")) if shift else stored for shift in range(0, 8, bits)]
     parts = [part & e.const((1 << bits) - 1, "uint8") for part in moved]
     wide = e.reshape(e.stack(parts, -1), [*lead, last * len(parts)])
-    return wide if count is None else columns(e, wide, len(lead), 0, count)
-
-
-def _per_number(e: Emit, blocks: Value, axis: int, block: int, like: Value) -> Value:
-    """One of each block as one of each number along the axis."""
-    if not isinstance(size := like.sizes[axis], int):
-        raise e.refused("has blocks along an axis of an open size; fix it")
-    return e.take(blocks, e.const(np.arange(size) // block), axis=axis)
+    return wide if count is None else e.cut(wide, len(lead), 0, count)
