@@ -127,6 +127,7 @@ CASES: list[tuple[str, list[np.ndarray], int, int, dict[str, Any]]] = [
     ("ArgMin", [MATRIX], 1, 17, {"axis": 0, "keepdims": 0, "select_last_index": 1}),
     ("ScatterElements", [MATRIX, ints(1, -1, 0).reshape(1, 3), rand(1, 3)], 1, 18, {"axis": 0, "reduction": "max"}),
     ("ScatterElements", [MATRIX, ints(1, -1, 1).reshape(1, 3), rand(1, 3)], 1, 18, {"axis": 1, "reduction": "add"}),
+    ("ScatterND", [MATRIX > 0, ints(1, 1).reshape(2, 1), rand(2, 5) > 0], 1, 18, {"reduction": "add"}),
     ("GatherND", [np.arange(4.0), ints(1, -1, 3).reshape(3, 1)], 1, 17, {}),
     ("ScatterND", [MATRIX, ints(1, -1, 1).reshape(3, 1), rand(3, 5)], 1, 18, {"reduction": "mul"}),
     ("Pow", [np.array([[2, -1, 3]], "int32"), np.array([[5, -3, -1]], "int64")], 1, 17, {}),

@@ -122,7 +122,7 @@ def _take(bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _indexed(op: str, check: Callable[[relax.BlockBuilder, Any], Any]) -> Legalization:
-    default = default_of(op)
+    default = MENDED.get(op) or default_of(op)
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         data, _, *rest = call.args

@@ -141,6 +141,21 @@ def _computed_in(op: str, wider: Mapping[str, str], lowered: Legalization | None
     return legalize
 
 
+def _scattered(op: str) -> Legalization:
+    """TVM's reductions of bools do not compile; here they are those of 0 and 1."""
+    default = default_of(op)
+
+    def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
+        data, indices, updates = call.args
+        if dtype_of(data.ty) != "bool" or call.attrs.reduction == "update":
+            return default(bb, call)
+        numbers = [bb.emit(bb.call_te(topi.cast, value, "int32")) for value in (data, updates)]
+        made = bb.normalize(relax.Call(call.op, [numbers[0], indices, numbers[1]], call.attrs))
+        return bb.call_te(topi.cast, bb.emit(default(bb, made)), "bool")
+
+    return legalize
+
+
 def _by_compute(name: str, compute: Callable[..., Any]) -> Legalization:
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         return bb.call_te(partial(compute, call.attrs), *call.args, primfunc_name_hint=name)
@@ -396,6 +411,7 @@ MENDED: dict[str, Legalization] = {
     **{f"relax.nn.conv{d}d_transpose": _in_layouts(f"relax.nn.conv{d}d_transpose", "DHW"[3 - d :]) for d in (1, 2, 3)},
     **{f"relax.image.resize{d}d": _in_layouts(f"relax.image.resize{d}d", "DHW"[3 - d :]) for d in (2, 3)},
     "relax.nn.pad": _pad,
+    **{op: _scattered(op) for op in ("relax.scatter_elements", "relax.scatter_nd")},
     "relax.argsort": _computed_in("relax.argsort", _SORTED_AS, _by_compute("argsort", _argsort)),
     "relax.median": _computed_in("relax.median", _SORTED_AS, default_of("relax.median")),
     "relax.sort": _computed_in("relax.sort", _SORTED_AS, _by_compute("sort", _sort)),
