@@ -211,7 +211,7 @@ def test_a_function_of_the_model_with_another_opset_is_written_out_with_its_own(
 
 
 def test_a_branch_that_cannot_be_imported_is_refused_by_the_name_of_its_operator() -> None:
-    image = graph([node("Cast", ["x"], ["b"], to=TensorProto.UINT8), node("ImageDecoder", ["b"], ["y"])])
+    image = graph([node("ImageDecoder", ["x"], ["y"])])
     with pytest.raises(UnsupportedError, match=r"ai\.onnx\.ImageDecoder"):
         to_relax(onnx_model([either(image, OTHER)], {"c": (), "x": (2, 2)}, dtypes=FLAG))
 

@@ -235,8 +235,10 @@ class Walk:
             return emit_whole(self.emit, node, own)
         if function is not None:
             return self.body(node, function)
-        check_operands(node)
-        entry = entry_of(node.domain, node.op, node.opset)
+        entry, whole = entry_of(node.domain, node.op, node.opset), whole_operator(node.domain, node.op)
+        is_known = entry is not None or whole is not None or has_definition(node)
+        if is_known:
+            check_operands(node)
         known = folded(node)
         if known is not None:
             return [None if array is None else Value(known=array) for array in known]
@@ -246,13 +248,12 @@ class Walk:
             made = outputs(entry.convert(self.emit, node))
             self._refuse_unread(node)
             return _kept_short(node, [v if v is None or isinstance(v, Value) else self.emit.value(v) for v in made])
-        whole = whole_operator(node.domain, node.op)
         if whole is not None:
             return emit_whole(self.emit, node, whole)
         body = definition_of(node)
         if body is not None:
             return self.body(node, body)
-        if entry is not None or has_definition(node):
+        if is_known:
             raise node.refused("has no definition for these inputs; fix their open dims")
         raise Missing(f"{node.domain or 'ai.onnx'}.{node.op} (node `{node.name}`)")
 
