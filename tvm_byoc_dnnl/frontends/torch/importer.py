@@ -7,9 +7,10 @@ model in bfloat16 or under autocast.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from tvm import relax, tirx
 from ...core.errors import UnsupportedError, first_line
 from ...ir.relax_utils import DIMS_ATTR, shape_dims, straight_line, with_attributes
 from ...ir.tvm_compat import analyzer, dtype_of, substitute
-from ..onnx.dim import Size, equal, size_of
+from ..onnx.dim import Size, equal, max_of, min_of, size_of
 from ..onnx.value import Value
 from ..onnx.walk import walk_into
 from . import arguments, is_tensor
@@ -292,16 +293,17 @@ def _converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
 
     called = {node.target.__name__ for graph in _graphs(program) for node in graph.nodes if node.op == "call_function"}
     known = called & {*ExportedProgramImporter().create_convert_map(), *CONVERTERS}
-    return {overload: _converted(overload) for overload in known}
+    sizes: dict[Any, dict[Any, Size]] = {}
+    return {overload: _converted(overload, sizes) for overload in known}
 
 
-def _converted(overload: str) -> Callable[[Any, Any], Any]:
+def _converted(overload: str, sizes: dict[Any, dict[Any, Size]]) -> Callable[[Any, Any], Any]:
     own = CONVERTERS.get(overload, lambda node, importer: NotImplemented)
 
     def convert(node: Any, importer: Any) -> Any:
         result = own(node, importer)
         if result is not NotImplemented:
-            return _in_sizes_of(node, importer, result)
+            return _in_sizes_of(node, importer, result, sizes.setdefault(node.graph, {}))
         result = importer.create_convert_map()[overload](node)
         got, want = getattr(result, "ty", None), node.meta.get("val")
         is_part_of_ours = overload == "getitem" and node.args[0].target.__name__ in CONVERTERS
@@ -319,27 +321,50 @@ def _converted(overload: str) -> Callable[[Any, Any], Any]:
                 f"TVM's PyTorch importer makes {dtype_of(got)} {dims} of {node.name} ({node.target}), "
                 f"which is {dtype} {list(want.shape)}"
             )
-        return _in_sizes_of(node, importer, result)
+        return _in_sizes_of(node, importer, result, sizes.setdefault(node.graph, {}))
 
     return convert
 
 
-def _in_sizes_of(node: Any, importer: Any, result: Any) -> Any:
-    """A result in the sizes that PyTorch has found, such as ``s`` where ``min(s, 64)`` is cut; a call checks them."""
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Add": lambda *sizes: reduce(operator.add, sizes),
+    "FloorDiv": operator.floordiv,
+    "Max": max_of,
+    "Min": min_of,
+    "Mod": operator.mod,
+    "Mul": lambda *sizes: reduce(operator.mul, sizes),
+}
+
+
+def _size(expr: Any, known: Mapping[Any, Size]) -> Any:
+    """A size of PyTorch, a SymPy expression, by those that are known; ``None`` where they do not say it."""
+    if expr in known or expr.is_Integer:
+        return known[expr] if expr in known else int(expr)
+    parts = [_size(part, known) for part in expr.args]
+    function = _FUNCTIONS.get(type(expr).__name__)
+    return function(*parts) if function is not None and parts and None not in parts else None
+
+
+def _in_sizes_of(node: Any, importer: Any, result: Any, known: dict[Any, Size]) -> Any:
+    """A result in the sizes that PyTorch has found, such as ``s`` where ``min(s, 64)`` is cut; a call checks them.
+
+    ``known``: the sizes of the graph so far, by PyTorch's expressions. What is equal there has one form here.
+    """
     wanted = getattr(node.meta.get("val"), "shape", None)
     if wanted is None or not is_tensor(result) or all(isinstance(size, int) for size in wanted):
         return result
-    known: dict[str, Size] = {}
     for operand in node.all_input_nodes:
         given, value = importer.env[operand], operand.meta.get("val")
         if is_tensor(given):
             pairs = list(zip(value.shape, shape_dims(given.ty) or (), strict=False))
         else:
-            pairs = [(value, given)] if isinstance(given, (int, tirx.Expr)) else []
-        known |= {str(size.node.expr): size_of(dim) for size, dim in pairs if not isinstance(size, int)}
-    if any(not isinstance(size, int) and str(size) not in known for size in wanted):
+            pairs = [(value, given)] if hasattr(value, "node") else []  # a size
+        for size, dim in pairs:
+            if not isinstance(size, int):
+                known.setdefault(size.node.expr, size_of(dim))
+    sizes = [size if isinstance(size, int) else _size(size.node.expr, known) for size in wanted]
+    if any(size is None for size in sizes):
         return result
-    sizes = [size if isinstance(size, int) else known[str(size)] for size in wanted]
     with walk_into(importer.block_builder).emit.emitting() as e:
         value = Value(result)
         if value.dims is not None and all(map(equal, value.dims, sizes)):

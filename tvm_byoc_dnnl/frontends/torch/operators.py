@@ -105,6 +105,9 @@ def cat(e: Emit, _node: Any, tensors: Sequence[Value], axis: int = 0) -> Value:
 
 
 def _arange(e: Emit, node: Any, start: Any, stop: Any, step: Any = 1, *_how: Any) -> Value:
+    if step == 1 and not isinstance(start, float) and not isinstance(stop, float):  # PyTorch has no other range down
+        made = e.places(size_of(stop) - size_of(start)) + whole(size_of(start))
+        return e.cast(made, str(node.meta["val"].dtype).removeprefix("torch."))
     limits = [e.const(n) if isinstance(n, float) else whole(size_of(n)) for n in (start, stop, step)]
     wide = "float64" if any("float" in limit.dtype for limit in limits) else "int64"
     counted = e.onnx("Range", *(e.cast(limit, wide) for limit in limits))
@@ -124,6 +127,11 @@ def _divided(e: Emit, _node: Any, a: Value, b: Any, rounding: str | None = None)
         return e.elementwise(relax.op.floor_divide, a, b)
     quotient = e.onnx("Div", a, b)  # which cuts integers
     return e.trunc(quotient) if rounding == "trunc" and "float" in a.dtype else quotient
+
+
+def _repeated(e: Emit, _node: Any, x: Value, counts: Sequence[Any]) -> Value:
+    wide = e.reshape(x, [1] * (len(counts) - len(x.sizes)) + list(x.sizes))
+    return e.onnx("Tile", wide, Value(known=numbers([size_of(count) for count in counts]), dtype="int64"))
 
 
 def _extreme_and_place(extreme: str, place: str) -> Callable[..., list[Value]]:
@@ -263,6 +271,7 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
     "native_group_norm.default": _group_norm,
     "pow.Scalar": lambda e, _node, base, x: e.onnx("Pow", e.const(base, x.dtype), x),
     "prod.dim_int": lambda e, _node, x, axis, keeps=False: e.prod(x, axis=[axis], keepdims=keeps),
+    "repeat.default": _repeated,
     "scatter_add.default": _scatter_add,
     "select.int": _select,
     "sign.default": lambda e, _node, x: e.onnx("Sign", x),
