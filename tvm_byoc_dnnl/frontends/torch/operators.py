@@ -80,6 +80,11 @@ def _scatter_add(e: Emit, _node: Any, x: Value, axis: int, places: Value, source
     return e.onnx("ScatterElements", x, places, source, axis=axis, reduction="add")
 
 
+def _slice(e: Emit, _node: Any, x: Value, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Value:
+    limits = (0 if start is None else start, x.sizes[axis] if stop is None else stop, axis, step)
+    return e.onnx("Slice", x, *(Value(known=numbers([size_of(limit)]), dtype="int64") for limit in limits))
+
+
 def _unfold(e: Emit, node: Any, x: Value, axis: int, size: int, step: int) -> Value:
     length, rank = x.sizes[axis], len(x.sizes)
     if not isinstance(length, int):
@@ -275,6 +280,7 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
     "scatter_add.default": _scatter_add,
     "select.int": _select,
     "sign.default": lambda e, _node, x: e.onnx("Sign", x),
+    "slice.Tensor": _slice,
     "take.default": _taken,
     "unfold.default": _unfold,
     "upsample_bilinear2d.vec": _resized("linear"),
