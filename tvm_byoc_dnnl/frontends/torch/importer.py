@@ -354,7 +354,7 @@ def _in_sizes_of(node: Any, importer: Any, result: Any, known: dict[Any, Size]) 
     if wanted is None or not is_tensor(result) or all(isinstance(size, int) for size in wanted):
         return result
     for operand in node.all_input_nodes:
-        given, value = importer.env[operand], operand.meta.get("val")
+        given, value = importer.env.get(operand), operand.meta.get("val")
         if is_tensor(given):
             pairs = list(zip(value.shape, shape_dims(given.ty) or (), strict=False))
         else:

@@ -110,7 +110,7 @@ def cat(e: Emit, _node: Any, tensors: Sequence[Value], axis: int = 0) -> Value:
 
 
 def _arange(e: Emit, node: Any, start: Any, stop: Any, step: Any = 1, *_how: Any) -> Value:
-    if step == 1 and not isinstance(start, float) and not isinstance(stop, float):  # PyTorch has no other range down
+    if step == 1 and not isinstance(start, float) and not isinstance(stop, float):  # PyTorch refuses a stop below start
         made = e.places(size_of(stop) - size_of(start)) + whole(size_of(start))
         return e.cast(made, str(node.meta["val"].dtype).removeprefix("torch."))
     limits = [e.const(n) if isinstance(n, float) else whole(size_of(n)) for n in (start, stop, step)]
