@@ -185,6 +185,20 @@ ENDS = {
 }
 
 
+def test_sizes_of_either_sign_are_cut_to_zero_without_a_call() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"]),
+        helper.make_node("Sub", ["n", "eight"], ["a"]),
+        helper.make_node("Div", ["a", "three"], ["b"]),
+        helper.make_node("Add", ["b", "eight"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["y"]),
+    ]
+    model = onnx_model(nodes, {"x": ("n",)}, {"three": np.array([3]), "eight": np.array([8])})
+    assert "ndim" not in str(byoc.to_relax(model)["main"].ret_ty)  # but a size made of n
+    for n in (1, 7, 17):
+        check(model, inputs={"x": rand(n)})
+
+
 @pytest.mark.parametrize("name", list(ENDS))
 def test_ends_of_slices_that_are_computed_from_sizes(name: str) -> None:
     size = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "one"], ["n"])]
