@@ -279,9 +279,9 @@ def _integers(array: np.ndarray) -> np.ndarray:
 
 def _div(a: Any, b: Any) -> Any:
     """ONNX rounds towards zero, as ``//`` does for what is not negative."""
-    if isinstance(a, int) and isinstance(b, int):
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if isinstance(b, int) and b > 0 and not at_least(a, 0):  # cut to zero, whatever the sign
+    if isinstance(b, int) and b < 0:
+        a, b = -a, -b
+    if isinstance(b, int) and b > 0 and not at_least(a, 0):
         return max_of(a, 0) // b - max_of(-a, 0) // b
     _without_signs(a, b)
     return a // b

@@ -43,3 +43,8 @@ def _valued(argument: Any) -> Any:
 
 def is_tensor(argument: Any) -> bool:
     return isinstance(getattr(argument, "ty", None), relax.TensorType)
+
+
+def dtype_name(dtype: Any) -> str:
+    """A dtype of PyTorch by the name that Relax has for it."""
+    return str(dtype).removeprefix("torch.")

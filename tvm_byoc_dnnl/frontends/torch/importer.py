@@ -23,7 +23,7 @@ from ...ir.tvm_compat import analyzer, dtype_of, substitute
 from ..onnx.dim import Size, equal, max_of, min_of, size_of
 from ..onnx.value import Value
 from ..onnx.walk import walk_into
-from . import arguments, is_tensor
+from . import arguments, dtype_name, is_tensor
 from .operators import CONVERTERS as OPERATORS
 from .quantised import CONVERTERS as QUANTISED
 from .recurrent import CONVERTERS as RECURRENT
@@ -191,7 +191,7 @@ _OVERLOADS = (
 
 def _converter(overload: str) -> Callable[[Any, Any], Any]:
     def convert(node: Any, importer: Any) -> Any:
-        if str(node.meta["val"].dtype) == "torch.float32":
+        if dtype_name(node.meta["val"].dtype) == "float32":
             return NotImplemented
         usual = importer.create_convert_map()[overload]
         builder = importer.block_builder
@@ -309,7 +309,7 @@ def _converted(overload: str, sizes: dict[Any, dict[Any, Size]]) -> Callable[[An
         is_part_of_ours = overload == "getitem" and node.args[0].target.__name__ in CONVERTERS
         if is_part_of_ours or not isinstance(got, relax.TensorType) or not hasattr(want, "shape"):
             return result
-        dims, dtype = shape_dims(got), str(want.dtype).removeprefix("torch.")
+        dims, dtype = shape_dims(got), dtype_name(want.dtype)
         if dims == [1] and not want.shape:  # TVM's importer has numbers as tensors of one element here and there
             dims, result = [], importer.block_builder.emit(relax.op.reshape(result, []))
         differs = dims is not None and (

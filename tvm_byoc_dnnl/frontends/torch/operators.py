@@ -16,8 +16,8 @@ from ...core.errors import UnsupportedError
 from ...ir.tvm_compat import dtype_of
 from ..onnx.dim import Size, product, size_of
 from ..onnx.emit import Emit
-from ..onnx.value import Value, numbers, whole
-from . import by_values
+from ..onnx.value import Value, listed, whole
+from . import by_values, dtype_name
 
 
 def _place_of(op: str) -> Callable[..., Value]:
@@ -82,7 +82,7 @@ def _scatter_add(e: Emit, _node: Any, x: Value, axis: int, places: Value, source
 
 def _slice(e: Emit, _node: Any, x: Value, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Value:
     limits = (0 if start is None else start, x.sizes[axis] if stop is None else stop, axis, step)
-    return e.onnx("Slice", x, *(Value(known=numbers([size_of(limit)]), dtype="int64") for limit in limits))
+    return e.onnx("Slice", x, *(listed(size_of(limit)) for limit in limits))
 
 
 def _unfold(e: Emit, node: Any, x: Value, axis: int, size: int, step: int) -> Value:
@@ -110,21 +110,21 @@ def cat(e: Emit, _node: Any, tensors: Sequence[Value], axis: int = 0) -> Value:
 
 
 def _arange(e: Emit, node: Any, start: Any, stop: Any, step: Any = 1, *_how: Any) -> Value:
+    dtype = dtype_name(node.meta["val"].dtype)
     if step == 1 and not isinstance(start, float) and not isinstance(stop, float):  # PyTorch refuses a stop below start
         made = e.places(size_of(stop) - size_of(start)) + whole(size_of(start))
-        return e.cast(made, str(node.meta["val"].dtype).removeprefix("torch."))
+        return e.cast(made, dtype)
     limits = [e.const(n) if isinstance(n, float) else whole(size_of(n)) for n in (start, stop, step)]
     wide = "float64" if any("float" in limit.dtype for limit in limits) else "int64"
-    counted = e.onnx("Range", *(e.cast(limit, wide) for limit in limits))
-    return e.cast(counted, str(node.meta["val"].dtype).removeprefix("torch."))
+    return e.cast(e.onnx("Range", *(e.cast(limit, wide) for limit in limits)), dtype)
 
 
 def _any(e: Emit, node: Any, x: Value, axes: int | Sequence[int] | None = None, keeps: bool = False) -> Value:
     over = [axes] if isinstance(axes, int) else list(axes or range(len(x.sizes)))
-    yes = e.cast(x if x.dtype == "bool" else e.not_equal(x, 0), "int8")
-    # one form, whose maximum preparing looks for; there is no maximum of nothing
-    one = getattr(e, "sum" if any(x.sizes[axis] == 0 for axis in over) else "max")(yes, axis=over, keepdims=keeps)
-    return e.cast(e.cast(one, "bool"), str(node.meta["val"].dtype).removeprefix("torch."))
+    yes = x if x.dtype == "bool" else e.not_equal(x, 0)
+    # preparing looks for the maximum; there is none of nothing
+    one = _reduced(e, "sum" if any(x.sizes[axis] == 0 for axis in over) else "max", yes, over, keeps)
+    return e.cast(one, dtype_name(node.meta["val"].dtype))
 
 
 def _divided(e: Emit, _node: Any, a: Value, b: Any, rounding: str | None = None) -> Value:
@@ -136,7 +136,7 @@ def _divided(e: Emit, _node: Any, a: Value, b: Any, rounding: str | None = None)
 
 def _repeated(e: Emit, _node: Any, x: Value, counts: Sequence[Any]) -> Value:
     wide = e.reshape(x, [1] * (len(counts) - len(x.sizes)) + list(x.sizes))
-    return e.onnx("Tile", wide, Value(known=numbers([size_of(count) for count in counts]), dtype="int64"))
+    return e.onnx("Tile", wide, listed(*map(size_of, counts)))
 
 
 def _extreme_and_place(extreme: str, place: str) -> Callable[..., list[Value]]:
@@ -150,7 +150,7 @@ def _joined(op: str, of_bools: str = "") -> Callable[[Any, Any], Any]:
     """A sum, difference or product: of bools, or with a factor for the second operand; the others are TVM's."""
 
     def convert(node: Any, importer: Any) -> Any:
-        of = of_bools if str(node.meta["val"].dtype) == "torch.bool" else ""
+        of = of_bools if dtype_name(node.meta["val"].dtype) == "bool" else ""
         alpha = node.kwargs.get("alpha", 1)
         if not of and alpha == 1:
             return NotImplemented
@@ -233,7 +233,7 @@ def _resized(mode: str, **attributes: Any) -> Callable[..., Value]:
             return e.onnx("Resize", x, None, e.const(factors, "float32"), **how)
         # corners that meet: PyTorch counts in whole pixels of the result, ONNX's factors do not
         sizes = [size_of(n) for n in size or map(_times, [node] * 2, x.sizes[2:], factors)]
-        return e.onnx("Resize", x, None, None, Value(known=numbers(sizes), dtype="int64"), **how)
+        return e.onnx("Resize", x, None, None, listed(*sizes), **how)
 
     return convert
 

@@ -14,13 +14,13 @@ from ...core.errors import InputError
 from ..onnx.emit import Emit
 from ..onnx.ops.quantised import along, dequantised, quantised
 from ..onnx.value import Value
-from . import by_values
+from . import by_values, dtype_name
 
 
 def _quantize(e: Emit, _node: Any, data: Value, scale: Any, zero: Any, *rest: Any) -> Value:
     """Of the whole tensor, scale and zero point are numbers or tensors of one element; else those of an axis."""
     *axes, low, high, dtype = rest
-    stored, axis = _name(dtype), axes[0] % len(data.sizes) if axes else 0
+    stored, axis = dtype_name(dtype), axes[0] % len(data.sizes) if axes else 0
     data, scale, bounds = _real(e, data), _real(e, scale), np.iinfo(stored)
     if (low, high) != (bounds.min, bounds.max):  # a part of the integers: the real numbers are limited to its ends
         ends = [(_real(e, limit) - _real(e, zero)) * scale for limit in (low, high)]
@@ -32,12 +32,12 @@ def _quantize(e: Emit, _node: Any, data: Value, scale: Any, zero: Any, *rest: An
 def _dequantize(e: Emit, node: Any, data: Value, scale: Any, zero: Any, *rest: Any) -> Value:
     axis, wanted = rest[0] if "per_channel" in str(node.target) else 0, node.kwargs.get("out_dtype")
     real = dequantised(e, data, _real(e, scale), _whole(e, zero or 0, "int32"), axis)
-    return real if wanted is None else e.cast(real, _name(wanted))
+    return real if wanted is None else e.cast(real, dtype_name(wanted))
 
 
 def _choose(is_symmetric: bool) -> Callable[..., list[Value]]:
     def convert(e: Emit, _node: Any, data: Value, low: int, high: int, least: float, dtype: Any) -> list[Value]:
-        data, stored = _real(e, data), _name(dtype)
+        data, stored = _real(e, data), dtype_name(dtype)
         bottom, top = e.minimum(e.min(data), 0.0), e.maximum(e.max(data), 0.0)
         span = e.maximum(-bottom, top) * 2.0 if is_symmetric else top - bottom
         scale = e.maximum(span / float(high - low), least)
@@ -55,8 +55,8 @@ def _choose_tokens(is_symmetric: bool) -> Callable[..., list[Value]]:
     """Scale and zero point of each row, as PyTorch computes them for int8."""
 
     def convert(e: Emit, node: Any, data: Value, dtype: Any) -> list[Value]:
-        if _name(dtype) != "int8":
-            raise InputError(f"{node.target} to {_name(dtype)}; PyTorch has it for int8 only")
+        if dtype_name(dtype) != "int8":
+            raise InputError(f"{node.target} to {dtype_name(dtype)}; PyTorch has it for int8 only")
         data, rows = _real(e, data), {"axis": -1, "keepdims": True}
         if is_symmetric:
             scale = e.maximum(e.max(abs(data), **rows), 1e-5) / 127.0
@@ -76,11 +76,11 @@ def _quantize_tokens(
 ) -> Value:
     """One scale and zero point for each row: PyTorch's own steps, since Relax has them along one axis only."""
     moved = _real(e, data) * (1.0 / _real(e, scale)) + _real(e, zero)
-    return e.cast(e.clip(e.round(moved), min=low, max=high), _name(dtype))
+    return e.cast(e.clip(e.round(moved), min=low, max=high), dtype_name(dtype))
 
 
 def _dequantize_tokens(e: Emit, _node: Any, data: Value, scale: Value, zero: Value, *rest: Any) -> Value:
-    return e.cast((_real(e, data) - _real(e, zero)) * _real(e, scale), _name(rest[-1]))
+    return e.cast((_real(e, data) - _real(e, zero)) * _real(e, scale), dtype_name(rest[-1]))
 
 
 def _dequantize_groups(e: Emit, _node: Any, data: Value, scale: Value, zero: Value | None, *rest: Any) -> Value:
@@ -92,11 +92,7 @@ def _dequantize_groups(e: Emit, _node: Any, data: Value, scale: Value, zero: Val
     scales = e.reshape(_real(e, scale), flat)
     zeros = e.const(np.zeros(flat, data.dtype)) if zero is None else e.cast(e.reshape(zero, flat), data.dtype)
     real = e.dequantize(e.reshape(data, [*flat, size]), scales, zeros, axis=0, out_dtype="float32")
-    return e.cast(e.reshape(real, [columns, depth]), _name(wanted))
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
+    return e.cast(e.reshape(real, [columns, depth]), dtype_name(wanted))
 
 
 def _real(e: Emit, value: Any) -> Value:
