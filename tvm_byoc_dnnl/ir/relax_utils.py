@@ -242,7 +242,14 @@ def static_shape(ty: Any) -> tuple[int, ...] | None:
     return tuple(dims) if dims is not None and all(isinstance(d, int) for d in dims) else None
 
 
-def type_text(ty: Any, symbol: Callable[[Any], str] = str) -> str:
+_INT64 = re.compile(r"T\.int64\((-?\d+)\)")  # as TVM's script writes numbers
+
+
+def _dim_text(dim: Any) -> str:
+    return _INT64.sub(r"\1", str(dim))
+
+
+def type_text(ty: Any, symbol: Callable[[Any], str] = _dim_text) -> str:
     """A type as ``float32[1, 64]``, its open dims by ``symbol``."""
     if is_a(ty, relax.TupleType):
         return f"({', '.join(type_text(field, symbol) for field in ty.fields)})"
@@ -362,9 +369,6 @@ def _info(name: str, ty: Any, symbols: _Symbols) -> TensorInfo:
     return TensorInfo(name, dtype_of(ty), shape)
 
 
-_INT64 = re.compile(r"T\.int64\((-?\d+)\)")  # as TVM's script writes numbers
-
-
 class _Symbols:
     """Names of a function's open dims; two symbols of one name get different ones."""
 
@@ -374,7 +378,7 @@ class _Symbols:
 
     def text(self, dim: Any) -> str:
         if not isinstance(dim, tirx.Var):
-            return _INT64.sub(r"\1", str(dim))
+            return _dim_text(dim)
         if dim not in self._names:
             same = sum(other.name == dim.name for other in self._names)
             self._names[dim] = f"{dim.name}_{same}" if same else self._given.get(str(dim.name), str(dim.name))

@@ -165,7 +165,7 @@ function build(which) {
     if (heat) { body.style.fill = `color-mix(in oklab, var(--heat) ${(90 * Math.sqrt(share)).toFixed(0)}%, var(--panel))`; body.style.stroke = "var(--edge)"; }
     else if (colour === "operator" && !folded) { body.style.fill = light_of(opHue.get(label(c))); body.style.stroke = dark_of(opHue.get(label(c))); }
     else if (c.region) { body.style.fill = fill(c.region); body.style.stroke = stroke(c.region); }
-    box.append(body, line(b, -3, "label", cut(b.label, b.w, 7.2)), line(b, 11, "below", below(b)), svg("rect", { class: "load", x: 6 - b.w / 2, y: 15, width: Math.sqrt(share) * (b.w - 12), height: 2.5, rx: 1.2 }));
+    box.append(body, line(b, -3, "label", cut(b.label, b.w, 7.7)), line(b, 11, "below", below(b)), svg("rect", { class: "load", x: 6 - b.w / 2, y: 15, width: Math.sqrt(share) * (b.w - 12), height: 2.5, rx: 1.2 }));
     boxes.append(box);
     drawing.nodes.push(box);
     for (const id of b.calls) boxOf[id] = i;
@@ -210,7 +210,8 @@ function build(which) {
 }
 // An input above the calls that read it, an output below the call that makes it.
 function tagOf(b, y, words) {
-  const text = cut(words, Math.max(b.w, 120), 5.9), w = text.length * 5.9 + 12;
+  const nearest = Math.min(...drawing.boxes.map(o => o !== b && o.y === b.y ? Math.abs(o.x - b.x) : Infinity));
+  const text = cut(words, Math.max(b.w, Math.min(160, nearest - 8)), 5.9), w = text.length * 5.9 + 12;
   const node = svg("g", { class: "value", transform: `translate(${b.x} ${b.y + y})` }, svg("rect", { x: -w / 2, y: 0, width: w, height: 14, rx: 7 }));
   node.append(line(b, 10.5, "", text));
   return node;
@@ -219,16 +220,17 @@ function place() {
   group.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
   drawMap();
 }
+const room = () => stage.clientHeight - 48; // above the buttons
 function readable() {
-  const w = stage.clientWidth, whole = Math.min(w / drawing.width, stage.clientHeight / drawing.height), k = whole >= .6 ? Math.min(1, whole) : Math.min(1, Math.max(.55, w / drawing.width));
+  const w = stage.clientWidth, h = room(), whole = Math.min(w / drawing.width, h / drawing.height), k = whole >= .6 ? Math.min(1, whole) : Math.min(1, Math.max(.55, w / drawing.width));
   view = { k, x: (w - drawing.width * k) / 2, y: 0 };
-  if (drawing.height * k < stage.clientHeight) view.y = (stage.clientHeight - drawing.height * k) / 2;
-  if (drawing.width * k > w && drawing.boxes.length) view.x = w / 2 - drawing.boxes[0].x * k;
+  if (drawing.height * k < h) view.y = (h - drawing.height * k) / 2;
+  if (drawing.width * k > w && drawing.boxes.length) view.x = Math.min(0, w / 2 - drawing.boxes[0].x * k);
   place();
 }
 function fit() {
-  const k = Math.min(1.2, stage.clientWidth / drawing.width, stage.clientHeight / drawing.height);
-  view = { k, x: (stage.clientWidth - drawing.width * k) / 2, y: (stage.clientHeight - drawing.height * k) / 2 };
+  const k = Math.min(1.2, stage.clientWidth / drawing.width, room() / drawing.height);
+  view = { k, x: (stage.clientWidth - drawing.width * k) / 2, y: (room() - drawing.height * k) / 2 };
   place();
 }
 function zoomAt(factor, x, y) {

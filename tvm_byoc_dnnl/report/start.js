@@ -8,7 +8,7 @@ function figure(value, text, part) {
 figure(`${t.offloaded_calls} / ${t.calls}`, "calls offloaded", t.calls ? t.offloaded_calls / t.calls : 0);
 figure(percent(share), `of ${quantity(t.flops)}FLOP offloaded`, share);
 figure(String(t.regions), t.regions === 1 ? "region" : "regions");
-figure(t.reorders === null ? "?" : String(t.reorders), "reorders");
+if (t.reorders !== null) figure(String(t.reorders), t.reorders === 1 ? "reorder" : "reorders");
 theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 if (timing) figure(ms(timing.total_seconds), "per call");
 for (const [value, words] of Object.entries(SECOND_LINES)) if (value !== "time" || timing)
