@@ -1,7 +1,8 @@
-"""The types that users get: a user's script is checked by mypy, as strictly as it can."""
+"""The types that users get: a user's script is checked by mypy, as strictly as it can, and README by pyright as well."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -42,17 +43,34 @@ def test_every_public_name_is_exported_to_type_checkers() -> None:
     assert (ROOT / "tvm_byoc_dnnl" / "py.typed").is_file()
 
 
+def _blocks_of_readme(folder: Path) -> list[str]:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert blocks
+    for number, block in enumerate(blocks):  # its functions say no types, and TVM has none
+        (folder / f"readme_{number}.py").write_text(f'# mypy: disable-error-code="{_NO_TYPES}"\n{block}')
+    return [f"readme_{number}.py" for number in range(len(blocks))]
+
+
+def test_readme_is_typed_for_pyright(tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    variables = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    settings = {"extraPaths": [str(ROOT)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    files = _blocks_of_readme(tmp_path)
+    checked = run([*command, *files], cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True)
+    found = json.loads(checked.stdout)
+    assert found["summary"]["filesAnalyzed"] == len(files) and not found["generalDiagnostics"], checked.stdout
+
+
 @pytest.mark.slow
 def test_a_users_script_is_typed(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "user.py").write_text(SCRIPT)
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    for number, block in enumerate(blocks):  # its functions say no types, and TVM has none
-        (tmp_path / f"readme_{number}.py").write_text(f'# mypy: disable-error-code="{_NO_TYPES}"\n{block}')
-    files = ["user.py", *(f"readme_{number}.py" for number in range(len(blocks)))]
+    files = ["user.py", *_blocks_of_readme(tmp_path)]
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", *files]
     checked = run(command, cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True)
-    assert blocks and not re.findall(r"^readme_\d+\.py:.*error:.*$", checked.stdout, re.M), checked.stdout
+    assert not re.findall(r"^readme_\d+\.py:.*error:.*$", checked.stdout, re.M), checked.stdout
     said = dict(re.findall(r"^user\.py:(\d+): (?:note: Revealed type is|error:) (.*)$", checked.stdout, re.M))
     for number, line in enumerate(SCRIPT.splitlines(), 1):
         code, _, wanted = line.partition("  # ")
