@@ -29,8 +29,8 @@ from .options import (
     RuntimeException,
     SessionOptions,
 )
-from .session import InferenceSession, ModelMetadata, NodeArg
-from .values import IOBinding, OrtValue
+from .session import InferenceSession
+from .values import IOBinding, ModelMetadata, NodeArg, OrtValue
 
 __all__ = [
     "EPFail",

@@ -9,13 +9,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 
 from ..api.compile import compile
 from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError, short
@@ -38,56 +36,10 @@ from .options import (
     SessionOptions,
     typed,
 )
-from .values import IOBinding, OrtValue, numpy_dtype, tensor_type, type_name
+from .values import IOBinding, ModelMetadata, NodeArg, OrtValue, numpy_dtype, tensor_type, type_of
 
 _PROVIDER = "CPUExecutionProvider"
 _CACHE = "TVM_BYOC_CACHE"
-
-
-class NodeArg:
-    """An input or output of a model.
-
-    Attributes
-    ----------
-    name, type : str
-        Its name, and its type as in ``tensor(float)``.
-    shape : list
-        Its sizes; a name, or `None`, for an open one.
-    """
-
-    def __init__(self, info: onnx.ValueInfoProto) -> None:
-        self.name: str = info.name
-        tensor = info.type.tensor_type  # an empty one, where it is of another kind
-        self._element: int = tensor.elem_type
-        self._kind: str = info.type.WhichOneof("value") or "tensor_type"
-        self.type: str = type_name(info.type)
-        self.shape: list[int | str | None] = list(map(_size, tensor.shape.dim))
-
-    @cached_property
-    def _dtype(self) -> np.dtype:
-        return numpy_dtype(self._element)
-
-    def __repr__(self) -> str:
-        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
-
-
-def _size(dim: Any) -> int | str | None:
-    if dim.HasField("dim_value"):
-        return dim.dim_value if dim.dim_value >= 0 else None
-    return dim.dim_param or None
-
-
-class ModelMetadata:
-    """What a model says about itself."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.producer_name: str = model.producer_name
-        self.graph_name: str = model.graph.name
-        self.domain: str = model.domain
-        self.description: str = model.doc_string
-        self.graph_description: str = model.graph.doc_string
-        self.version: int = model.model_version if model.HasField("model_version") else 2**63 - 1
-        self.custom_metadata_map: dict[str, str] = {p.key: p.value for p in model.metadata_props}
 
 
 class InferenceSession:
@@ -321,7 +273,7 @@ class InferenceSession:
             kind = InvalidArgument if isinstance(error, ValueError) else Fail
             raise kind(f"The input {name} is no array of {wanted}: {error}") from error
         if array.dtype != wanted:
-            got = _type_of(array)
+            got = type_of(array)
             raise InvalidArgument(f"Unexpected input data type. Actual: ({got}) , expected: ({argument.type})")
         return array
 
@@ -443,10 +395,3 @@ def _bytes_of(path: str) -> bytes:
 
 def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvm_byoc_dnnl" / "models"
-
-
-def _type_of(array: np.ndarray) -> str:
-    try:
-        return tensor_type(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-    except (KeyError, ValueError):
-        return tensor_type(TensorProto.STRING) if array.dtype.kind in "OSU" else f"an array of {array.dtype}"

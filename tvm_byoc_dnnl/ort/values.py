@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from onnx import TensorProto, TypeProto, helper
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from ..core.errors import ByocError, short
 from .options import Fail, typed
@@ -39,6 +40,14 @@ def type_name(declared: TypeProto) -> str:
     return ("sparse_" if kind == "sparse_tensor_type" else "") + tensor_type(inner.elem_type)
 
 
+def type_of(array: np.ndarray) -> str:
+    """The same of an array."""
+    try:
+        return tensor_type(helper.np_dtype_to_tensor_dtype(array.dtype))
+    except (KeyError, ValueError):
+        return tensor_type(TensorProto.STRING) if array.dtype.kind in "OSU" else f"an array of {array.dtype}"
+
+
 def numpy_dtype(element_type: Any) -> np.dtype:
     """A dtype, given as NumPy's or as a number of ONNX."""
     try:
@@ -53,6 +62,52 @@ def numpy_dtype(element_type: Any) -> np.dtype:
 def _on_cpu(device: str) -> None:
     if typed("device_type", device, str).lower() != "cpu":
         raise RuntimeError(f"device {device!r} is not available; this package computes on the CPU")
+
+
+class NodeArg:
+    """An input or output of a model.
+
+    Attributes
+    ----------
+    name, type : str
+        Its name, and its type as in ``tensor(float)``.
+    shape : list
+        Its sizes; a name, or `None`, for an open one.
+    """
+
+    def __init__(self, info: ValueInfoProto) -> None:
+        self.name: str = info.name
+        tensor = info.type.tensor_type  # an empty one, where it is of another kind
+        self._element: int = tensor.elem_type
+        self._kind: str = info.type.WhichOneof("value") or "tensor_type"
+        self.type: str = type_name(info.type)
+        self.shape: list[int | str | None] = list(map(_size, tensor.shape.dim))
+
+    @cached_property
+    def _dtype(self) -> np.dtype:
+        return numpy_dtype(self._element)
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+def _size(dim: Any) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return dim.dim_param or None
+
+
+class ModelMetadata:
+    """What a model says about itself."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.producer_name: str = model.producer_name
+        self.graph_name: str = model.graph.name
+        self.domain: str = model.domain
+        self.description: str = model.doc_string
+        self.graph_description: str = model.graph.doc_string
+        self.version: int = model.model_version if model.HasField("model_version") else 2**63 - 1
+        self.custom_metadata_map: dict[str, str] = {p.key: p.value for p in model.metadata_props}
 
 
 class OrtValue:
