@@ -1,4 +1,4 @@
-"""The types that users get: a user's script is checked by mypy, as strictly as it can, and README by pyright as well."""
+"""The types that users get: mypy checks a script as strictly as it can, and README, as pyright does."""
 
 from __future__ import annotations
 
