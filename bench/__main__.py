@@ -7,8 +7,10 @@ import sys
 import click
 
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.testing.bench import ENGINES, Settings, choose_engines, find_model, run
-from tvm_byoc_dnnl.testing.models import LIGHT_MODELS
+from tvm_byoc_dnnl.testing.bench import choose_engines, run
+from tvm_byoc_dnnl.testing.bench.engines import ENGINES
+from tvm_byoc_dnnl.testing.bench.measure import Settings
+from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, find_model
 
 _DEFAULTS = Settings()
 

@@ -24,9 +24,10 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from tvm_byoc_dnnl import Runner, compile
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.testing.bench import ENGINES, Settings, choose_engines, run
-from tvm_byoc_dnnl.testing.bench.run import Model
-from tvm_byoc_dnnl.testing.models import random_inputs
+from tvm_byoc_dnnl.testing.bench import choose_engines, run
+from tvm_byoc_dnnl.testing.bench.engines import ENGINES
+from tvm_byoc_dnnl.testing.bench.measure import Settings
+from tvm_byoc_dnnl.testing.models import Model, random_inputs
 
 from .zoo import zoo_model
 

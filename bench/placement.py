@@ -21,7 +21,7 @@ import tvm
 import tvm_byoc_dnnl as byoc
 from bench.collage import COLLAGE
 from bench.zoo import ZOO, zoo_model
-from tvm_byoc_dnnl.testing.bench import find_model
+from tvm_byoc_dnnl.testing.models import find_model
 
 #: those of Collage's table
 NETWORKS = ("bert_base", "mobilenet_v2", "resnet50", "gpt2_prefill", *COLLAGE)

@@ -74,7 +74,7 @@ def _picture(app: Any, error: Exception | None) -> None:
         import onnx
 
         import tvm_byoc_dnnl as byoc
-        from tvm_byoc_dnnl.testing.bench import find_model
+        from tvm_byoc_dnnl.testing.models import find_model
 
         model = Path(app.doctreedir) / "squeezenet.onnx"
         onnx.save(find_model("squeezenet").read(), model)

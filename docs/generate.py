@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tvm_byoc_dnnl.testing.conformance.report import Support, support_of
-from tvm_byoc_dnnl.vendors.namespace import Namespace
+from tvm_byoc_dnnl.vendors import Namespace
 from tvm_byoc_dnnl.vendors.namespaces import compilers, namespace
 
 PAGE = Path(__file__).parent / "op_support.md"

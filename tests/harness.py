@@ -23,7 +23,7 @@ import tvm
 from tvm import relax, tirx
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.graph.graph import PortableGraph
+from tvm_byoc_dnnl.graph import PortableGraph
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, make_constant, op_calls
 from tvm_byoc_dnnl.ir.tvm_compat import dtype_of
 from tvm_byoc_dnnl.partitioning.annotate import ask_pattern

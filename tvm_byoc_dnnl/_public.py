@@ -6,8 +6,8 @@ Each name is repeated, which says to type checkers that it is exported. This is 
 # ruff: noqa: I001 - it would give each name a statement of its own
 from __future__ import annotations
 
-from ._version import __version__ as __version__
-from .api.compile import compile as compile, emit as emit, partition as partition
+from .core.machine import __version__ as __version__
+from .api import compile as compile, emit as emit, partition as partition
 from .pipeline.byoc import byoc_pipeline as byoc_pipeline
 from .pipeline.executable import source_options as source_options
 from .core.errors import (
@@ -23,7 +23,7 @@ from .core.errors import (
 from .core.compilation import read_log as read_log
 from .core.verdict import Reject as Reject, Works as Works
 from .frontends import to_relax as to_relax
-from .frontends.onnx.own_operators import register_onnx_operator as register_onnx_operator
+from .frontends.onnx import register_onnx_operator as register_onnx_operator
 from .ir.relax_utils import bindings_of as bindings_of
 from .core.tensor_info import TensorInfo as TensorInfo
 from .vendor import (
@@ -37,7 +37,7 @@ from .vendor import (
 )
 from .partitioning.annotate import AnnotateExternalCompiler as AnnotateExternalCompiler
 from .partitioning.trial import get_annotate_compiler as get_annotate_compiler
-from .partitioning.passes import PartitionGraph as PartitionGraph
+from .partitioning import PartitionGraph as PartitionGraph
 from .prepare import Prepare as Prepare
 from .prepare.compression import why_not_compressed as why_not_compressed
 from .graph.cost import RegionPolicy as RegionPolicy, Work as Work
@@ -54,7 +54,7 @@ from .te import (
 )
 from .text.generator import TextGenerator as TextGenerator
 from .text.stream import TextStream as TextStream
-from .tuning.tune import tune as tune
+from .tuning import tune as tune
 from .vendors.devices import DeviceMemory as DeviceMemory, TvmMemory as TvmMemory
 from .vendors.blobs import (
     blob_module as blob_module,

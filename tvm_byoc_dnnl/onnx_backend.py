@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
-from .api.compile import DEFAULT_COMPILER, compile
+from .api import DEFAULT_COMPILER, compile
 from .core.errors import ByocError, InputError, UnsupportedError
 from .core.tensor_info import STORED
 from .frontends import to_relax

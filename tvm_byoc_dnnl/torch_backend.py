@@ -17,7 +17,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from .api.compile import compile as compile_model
+from .api import compile as compile_model
 from .core.errors import ByocError, InputError, UnsupportedError, did_you_mean, first_line
 from .frontends.torch.importer import decomposed
 from .frontends.torch.writes import writes, written
@@ -141,7 +141,7 @@ class Capture:
                 module.graph.erase_node(node)
         module.recompile()
         open_dims = tuple(dict.fromkeys(_open_axes(_value(places[i])), torch.export.Dim.AUTO) for i in self.inputs)
-        switches = _switches_autocast(module.graph)
+        switches = any(n.target is torch.amp.autocast_mode._enter_autocast for n in module.graph.nodes)
         if (switches or torch.is_autocast_enabled("cpu")) and any(n.target in _FUSED for n in module.graph.nodes):
             raise UnsupportedError("torch.export does not say what autocast makes of PyTorch's fused encoder layer")
         # This program is traced by itself: it is no part of the graph that PyTorch compiles at this moment.
@@ -206,10 +206,6 @@ def _with_casts(module: fx.GraphModule, given: Sequence[torch.Tensor]) -> fx.Gra
 
 #: operators that autocast makes narrow inside
 _FUSED = (torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention)
-
-
-def _switches_autocast(graph: fx.Graph) -> bool:
-    return any(node.target is torch.amp.autocast_mode._enter_autocast for node in graph.nodes)
 
 
 def _memory(tensor: torch.Tensor) -> Any:
@@ -335,7 +331,9 @@ class _Model:
         self._watch = Watch([arguments[i] for i in graph.weights])
         self._numbers = [arguments[i].item() for i in graph.numbers]
         self._runner = Runner(compile_model(program, **options))
-        self._kept = self._stored_results(arguments)
+        # what is stored in the model has the same memory in two calls: callers get a copy
+        twice = zip(self._run(arguments), self._run(arguments), strict=True)
+        self._kept = [a.data_ptr() == b.data_ptr() for a, b in twice]
 
     def fits(self, arguments: Sequence[Any]) -> bool:
         numbers = [arguments[i].item() for i in self._graph.numbers]
@@ -355,10 +353,6 @@ class _Model:
         found = elements(self._runner.run_tvm(*tensors))
         return [torch.from_dlpack(result) for result in (found if isinstance(found, list) else [found])]
 
-    def _stored_results(self, arguments: Sequence[Any]) -> list[bool]:
-        """Which results are stored in the model, so that two calls give the same memory and callers need a copy."""
-        return [a.data_ptr() == b.data_ptr() for a, b in zip(self._run(arguments), self._run(arguments))]
-
 
 def _arranged(result: torch.Tensor, strides: Sequence[Any], copies: bool) -> torch.Tensor:
     """A dense result with these strides, in memory of its own where ``copies``.
@@ -368,21 +362,14 @@ def _arranged(result: torch.Tensor, strides: Sequence[Any], copies: bool) -> tor
     if all(isinstance(s, int) for s in strides):
         wanted = tuple(strides)
     else:
-        wanted = _dense(result.shape, sorted(range(result.ndim), key=lambda axis: -int(strides[axis])))
+        order = sorted(range(result.ndim), key=lambda axis: -int(strides[axis]))
+        wanted = torch.empty_permuted(result.shape, order, device="meta").stride()
     if result.stride() == wanted:
         return result.clone() if copies else result
     moved = torch.empty_strided(result.shape, wanted, dtype=result.dtype)
     once = [slice(0, 1) if stride == 0 else slice(None) for stride in wanted]  # as `expand` repeats
     moved[tuple(once)].copy_(result[tuple(once)])
     return moved
-
-
-def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor without gaps whose axes lie in this order, the outermost first."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis], step = step, step * max(1, shape[axis])
-    return tuple(strides)
 
 
 class _ForInference(torch.autograd.Function):

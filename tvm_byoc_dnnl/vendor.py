@@ -24,7 +24,7 @@ from .core.errors import (
 )
 from .core.verdict import Reject as Reject, require as require
 from .graph.builder import GraphBuilder as GraphBuilder, Value as Value
-from .graph.graph import (
+from .graph import (
     Constant as Constant,
     Dim as Dim,
     Input as Input,
@@ -53,7 +53,7 @@ from .vendors.hooks import (
     for_each_region as for_each_region,
     register_target_hooks as register_target_hooks,
 )
-from .vendors.namespace import (
+from .vendors import (
     Description as Description,
     Examination as Examination,
     Standalone as Standalone,

@@ -18,8 +18,9 @@ from bench.zoo import ZOO, zoo_model
 from tvm_byoc_dnnl.core._native import engine_info
 from tvm_byoc_dnnl.core.machine import cpu_kind
 from tvm_byoc_dnnl.frontends.onnx.inputs import fix_shapes
-from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, find_model, to_json
-from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, random_inputs
+from tvm_byoc_dnnl.testing.bench import to_json
+from tvm_byoc_dnnl.testing.bench.measure import Comparison, Settings
+from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, Model, find_model, random_inputs
 
 __all__ = ["GROUPS", "LIMIT", "MODELS", "Entry", "Group", "entry", "keep", "load", "machine", "without_samples"]
 

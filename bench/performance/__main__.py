@@ -15,7 +15,9 @@ import onnx
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.report.measured import Roof, StepTime, roof
-from tvm_byoc_dnnl.testing.bench import Engine, Settings, choose_engines, run
+from tvm_byoc_dnnl.testing.bench import choose_engines, run
+from tvm_byoc_dnnl.testing.bench.engines import Engine
+from tvm_byoc_dnnl.testing.bench.measure import Settings
 
 from . import LIMIT, MODELS, Entry, entry, keep, load, machine, without_samples
 from .page import draw, page_of, write

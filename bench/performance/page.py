@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tvm_byoc_dnnl.testing.bench import ENGINES
+from tvm_byoc_dnnl.testing.bench.engines import ENGINES
 
 from ..torch_compile import TORCH_ENGINES
 from . import GROUPS

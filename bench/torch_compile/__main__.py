@@ -11,7 +11,9 @@ from bench.performance import keep, load, machine, without_samples
 from bench.performance.page import write
 from bench.zoo import ZOO, zoo_model
 from bench.zoo.built import NETS
-from tvm_byoc_dnnl.testing.bench import Comparison, Model, Settings, run
+from tvm_byoc_dnnl.testing.bench import run
+from tvm_byoc_dnnl.testing.bench.measure import Comparison, Settings
+from tvm_byoc_dnnl.testing.models import Model
 
 from . import TORCH_ENGINES
 

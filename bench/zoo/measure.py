@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_byoc_dnnl.api.compile import partition
+from tvm_byoc_dnnl.api import partition
 from tvm_byoc_dnnl.core.errors import ByocError
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.pipeline import PIPELINE

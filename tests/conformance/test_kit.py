@@ -27,7 +27,7 @@ from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example
 from tvm_byoc_dnnl.testing.conformance.judge import Case, drawn
 from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
-from tvm_byoc_dnnl.vendors.namespace import Pattern
+from tvm_byoc_dnnl.vendors import Pattern
 
 VENDOR = "kit_vendor"
 

@@ -18,9 +18,9 @@ from gguf.quants import dequantize
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl import cli
 from tvm_byoc_dnnl.core.errors import MissingFileError
-from tvm_byoc_dnnl.frontends.gguf.file import stored
-from tvm_byoc_dnnl.text import gguf
-from tvm_byoc_dnnl.text.gguf import from_gguf
+from tvm_byoc_dnnl.frontends.gguf import stored
+from tvm_byoc_dnnl.text import folder
+from tvm_byoc_dnnl.text.folder import from_gguf
 
 from .gguf_model import TYPES, GgufModel, random_blocks
 from .test_text import tokenizer as pieces
@@ -201,7 +201,7 @@ def test_text_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
     generator = byoc.TextGenerator(tmp_path / "model.gguf", threads=1, cache_dir=tmp_path / "compiled")
     text = generator.generate(prompt, 6)
     assert prompt + text == pieces().decode(ids)
-    monkeypatch.setattr(gguf, "File", lambda _: pytest.fail("the file's fields are read again"))
+    monkeypatch.setattr(folder, "File", lambda _: pytest.fail("the file's fields are read again"))
     arguments = ["generate", str(tmp_path / "model.gguf"), prompt, "--max-new-tokens", "6", "--threads", "1"]
     with pytest.raises(SystemExit):
         cli.main([*arguments, "--cache-dir", str(tmp_path / "compiled")])

@@ -15,7 +15,7 @@ import tvm_byoc_dnnl as byoc
 from tests.golden.make import BIAS, WEIGHT, format_version, graph, graph_path, model, path_of
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core import _native
-from tvm_byoc_dnnl.graph.graph import VERSION
+from tvm_byoc_dnnl.graph import VERSION
 from tvm_byoc_dnnl.pipeline import metadata
 
 GOLDEN = sorted(path_of(0).parent.glob("format*.library"))

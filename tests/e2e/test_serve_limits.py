@@ -112,7 +112,7 @@ class Held:
 @contextlib.contextmanager
 def held(**settings: Any) -> Iterator[tuple[str, Held]]:
     """A server in a thread of this process."""
-    from tvm_byoc_dnnl.serve.metrics import Metrics
+    from tvm_byoc_dnnl.serve import Metrics
     from tvm_byoc_dnnl.serve.models import Model, Models, Settings
     from tvm_byoc_dnnl.serve.workers import address, bound
 

@@ -142,7 +142,7 @@ def test_databases_of_several_cpus_are_one(tmp_path: Path) -> None:
 
 def test_manifests_name_options_and_addresses_that_exist() -> None:
     from tvm_byoc_dnnl import cli
-    from tvm_byoc_dnnl.serve.metrics import Metrics
+    from tvm_byoc_dnnl.serve import Metrics
     from tvm_byoc_dnnl.serve.models import Models
     from tvm_byoc_dnnl.serve.rest import Rest
 

@@ -14,7 +14,7 @@ from tvm import relax
 
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.core import _native
-from tvm_byoc_dnnl.graph.graph import VERSION, Constant, Input, PortableGraph, Tensor
+from tvm_byoc_dnnl.graph import VERSION, Constant, Input, PortableGraph, Tensor
 from tvm_byoc_dnnl.graph.node_list import Node, NodeList, PostOp, Scaling
 from tvm_byoc_dnnl.ir.relax_utils import make_constant
 

@@ -13,7 +13,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
 from tvm_byoc_dnnl.core.compilation import read_log
-from tvm_byoc_dnnl.graph.graph import PortableGraph
+from tvm_byoc_dnnl.graph import PortableGraph
 from tvm_byoc_dnnl.ir.relax_utils import bindings_of, codegen_of, op_calls
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 from tvm_byoc_dnnl.vendors.portable import lower_region, portable_codegen

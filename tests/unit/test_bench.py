@@ -17,26 +17,10 @@ from tests.unit import fake_engines
 from tests.unit.importing import node, onnx_model
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.runtime.comparison import gap
-from tvm_byoc_dnnl.testing.bench import (
-    ENGINES,
-    Comparison,
-    Engine,
-    Load,
-    Measurement,
-    Model,
-    Settings,
-    Spread,
-    Throughput,
-    choose_engines,
-    compare,
-    find_model,
-    measure_throughput,
-    run,
-    to_json,
-)
-from tvm_byoc_dnnl.testing.bench.measure import _Contestant, _Probe
-from tvm_byoc_dnnl.testing.bench.run import _table
-from tvm_byoc_dnnl.testing.models import random_inputs
+from tvm_byoc_dnnl.testing.bench import Load, Throughput, _table, choose_engines, measure_throughput, run, to_json
+from tvm_byoc_dnnl.testing.bench.engines import ENGINES, Engine
+from tvm_byoc_dnnl.testing.bench.measure import Comparison, Measurement, Settings, Spread, _Contestant, _Probe, compare
+from tvm_byoc_dnnl.testing.models import Model, find_model, random_inputs
 
 FAKES = {
     "right": "",

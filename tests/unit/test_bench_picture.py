@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tvm_byoc_dnnl.core.errors import InputError
+from tvm_byoc_dnnl.testing.bench import check_picture, to_picture
 from tvm_byoc_dnnl.testing.bench.measure import Comparison, Measurement, Settings, Spread
-from tvm_byoc_dnnl.testing.bench.run import check_picture, to_picture
 
 
 def measurement(engine: str, *blocks: float, failure: str = "") -> Measurement:

@@ -12,8 +12,8 @@ import onnx.parser
 import pytest
 
 import tvm_byoc_dnnl as byoc
-from tvm_byoc_dnnl.testing.bench import find_model
 from tvm_byoc_dnnl.testing.conformance import run_conformance
+from tvm_byoc_dnnl.testing.models import find_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

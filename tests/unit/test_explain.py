@@ -14,10 +14,10 @@ from tvm.relax.dpl import is_op, wildcard
 import tvm_byoc_dnnl as byoc
 from tests.harness import no_code
 from tests.unit.importing import module, onnx_model
+from tvm_byoc_dnnl.graph import Constant, Tensor
 from tvm_byoc_dnnl.graph.cost import RegionPolicy
-from tvm_byoc_dnnl.graph.graph import Constant, Tensor
 from tvm_byoc_dnnl.report import explain
-from tvm_byoc_dnnl.vendors.namespace import Description
+from tvm_byoc_dnnl.vendors import Description
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 nn = relax.op.nn

@@ -10,8 +10,8 @@ import pytest
 from tvm import relax, tirx
 
 from tvm_byoc_dnnl.core.errors import GraphError
+from tvm_byoc_dnnl.graph import Constant, Input, PortableGraph, Tensor
 from tvm_byoc_dnnl.graph.builder import GraphBuilder
-from tvm_byoc_dnnl.graph.graph import Constant, Input, PortableGraph, Tensor
 from tvm_byoc_dnnl.graph.node_list import Node, NodeList, PostOp, Scaling
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 

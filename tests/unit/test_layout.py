@@ -21,7 +21,7 @@ VENDOR_API = {"vendor"}
 
 # Files of the engine that may name a vendor or its library, and why. The package's own name is not one of these words.
 NAMES_A_VENDOR = {
-    "tvm_byoc_dnnl/api/compile.py": "the default of the one-call forms is the backend in the package's name",
+    "tvm_byoc_dnnl/api/__init__.py": "the default of the one-call forms is the backend in the package's name",
     "tvm_byoc_dnnl/testing/conformance/__init__.py": "tries a backend beside those that are always there",
 }
 OWN_NAME = re.compile(r"tvm[-_]byoc[-_]dnnl", re.IGNORECASE)
@@ -150,6 +150,14 @@ def test_a_module_binds_no_name_twice(path: Path) -> None:
         parts = (part for target in targets for part in ast.walk(target))
         names += [part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_files_are_few_and_short() -> None:
+    python = python_files(PACKAGE, "patterns")
+    assert len(python) <= 220, "what is short and belongs to the same question stands in one file"
+    cpp = [path for path in (ROOT / "codegen_src").rglob("*") if path.suffix in (".h", ".cc", ".c")]
+    lines = {relative(path): path.read_text().count("\n") for path in [*python, *cpp]}
+    assert {path: count for path, count in lines.items() if count > 450} == {}
 
 
 def test_there_is_one_logger() -> None:

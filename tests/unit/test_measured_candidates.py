@@ -112,7 +112,7 @@ def test_a_model_chooses_by_the_times_only_where_the_whole_is_faster(tuned, tmp_
         assert models[0][1] is None and all(times for _, times in models[1:])  # by default it chooses without times
         return [Timing(0.5 if (choices is not None) == faster else 1.0, 0.0, True) for _, choices in models]
 
-    monkeypatch.setattr("tvm_byoc_dnnl.tuning.tune.race_apart", race)
+    monkeypatch.setattr("tvm_byoc_dnnl.tuning.race_apart", race)
     found = byoc.tune(network(), "dnnl", budget=60, database=path)
     assert found.seconds == 0.5 and (found.choices is not None) == faster
     for how in ({"placement": found}, {"database": path}):

@@ -15,7 +15,7 @@ import pytest
 from tests.harness import assert_right
 from tests.unit.graph_reference import GraphBuilder
 from tests.unit.test_native_kinds import check, execute, window
-from tvm_byoc_dnnl.graph.graph import Constant, Input, PortableGraph, Tensor
+from tvm_byoc_dnnl.graph import Constant, Input, PortableGraph, Tensor
 from tvm_byoc_dnnl.graph.node_list import Node, PostOp
 from tvm_byoc_dnnl.patterns.dnnl.post_ops import fuse_post_ops
 

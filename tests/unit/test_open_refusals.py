@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from tvm_byoc_dnnl import Runner, compile
-from tvm_byoc_dnnl.api import compile as api
+from tvm_byoc_dnnl import Runner, api, compile
 from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.testing.models import ort_run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tvm_byoc_dnnl.graph.graph import Constant
+from tvm_byoc_dnnl.graph import Constant
 from tvm_byoc_dnnl.patterns.dnnl.bfloat16 import LOW, WIDE, Cut, Edges
 from tvm_byoc_dnnl.vendor import Input, Node, PortableGraph, Reject, Tensor
 

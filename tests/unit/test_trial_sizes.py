@@ -12,7 +12,7 @@ from tests.harness import assert_right
 from tests.tvm_version import open_cast
 from tests.unit.importing import node, onnx_model, rand
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.graph.graph import PortableGraph, Tensor, evaluate
+from tvm_byoc_dnnl.graph import PortableGraph, Tensor, evaluate
 from tvm_byoc_dnnl.graph.sizes import trial_sizes
 from tvm_byoc_dnnl.testing.models import ort_run
 

@@ -28,11 +28,10 @@ from tests.harness import assert_right
 from tests.unit.failing_vendor import owners, run, vendors
 from tests.unit.test_fallback_codegen import EXPECTED, Chain, X
 from tvm_byoc_dnnl.ir.relax_utils import codegen_of, op_calls, ops_of
-from tvm_byoc_dnnl.tuning import database
+from tvm_byoc_dnnl.tuning import _identity, database
 from tvm_byoc_dnnl.tuning.database import Database, Timing, Workload, measure, race
 from tvm_byoc_dnnl.tuning.plans import Costs, Planner, callable_of
 from tvm_byoc_dnnl.tuning.search import blocks_of, by_dynamic_programming
-from tvm_byoc_dnnl.tuning.tune import _identity
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 
 T = R.Tensor((4, 4), "float32")
@@ -270,7 +269,7 @@ def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def here(models: Sequence[tuple[tvm.IRModule, Any]], target: str, *_: Any) -> list[Timing]:
         return race([callable_of(mod, target, choices) for mod, choices in models], 1)
 
-    return lambda: monkeypatch.setattr("tvm_byoc_dnnl.tuning.tune.race_apart", here)
+    return lambda: monkeypatch.setattr("tvm_byoc_dnnl.tuning.race_apart", here)
 
 
 def test_what_is_measured_is_kept_and_used(tmp_path, in_one_process):

@@ -15,7 +15,7 @@ from tests.unit.test_fallback_codegen import Chain
 from tvm_byoc_dnnl.core.verdict import Failure
 from tvm_byoc_dnnl.tuning.database import Database, Placement, Timing
 
-tune = importlib.import_module("tvm_byoc_dnnl.tuning.tune")
+tune = importlib.import_module("tvm_byoc_dnnl.tuning")
 
 LONG, SHORT = 600.0, 3.0
 HANG = "static volatile int running = 1; while (running) { }"

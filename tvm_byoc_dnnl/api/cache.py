@@ -25,13 +25,13 @@ import tvm
 from tvm.support import cc
 from tvm.target import codegen
 
-from .._version import __version__, version_of
 from ..core import _native
 from ..core.compilation import knowing
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
+from ..core.machine import __version__, version_of
 from ..frontends import LastRow
-from ..frontends.gguf.file import SUFFIX as GGUF
+from ..frontends.gguf import SUFFIX as GGUF
 from ..ir.fingerprint import content_key, fingerprint
 from ..ir.relax_utils import constant_numpy, constants_in
 from ..pipeline.byoc import name_of_schedules

@@ -82,7 +82,7 @@ def compile(build: Build, output: Path, output_format: str, as_json: bool, **oth
 
     The library loads with TVM's `tvm.runtime.load_module`, with `tvm_byoc_dnnl.load`, or with `tvm-byoc run`.
     """
-    from ..api import compile as api
+    from .. import api
 
     check_outputs(output)
     model = build.model
@@ -111,7 +111,7 @@ def emit(build: Build, output: Path, as_json: bool) -> None:
 
     The whole model must be one region of static shapes; otherwise the message lists the calls that stay with TVM.
     """
-    from ..api import compile as api
+    from .. import api
 
     check_outputs(folder=output)
     model, settings = build.model, build.settings
@@ -267,8 +267,10 @@ def bench(
     table has the requests per second, and the times within which 50, 95 and 99 % of them are answered, for each
     combination of --threads, --streams and --batch.
     """
-    from ..testing.bench import Load, Settings, choose_engines, find_model, measure_throughput
+    from ..testing.bench import Load, choose_engines, measure_throughput
     from ..testing.bench import run as measure
+    from ..testing.bench.measure import Settings
+    from ..testing.models import find_model
 
     check_outputs(picture)
     found = [find_model(name) for name in models]

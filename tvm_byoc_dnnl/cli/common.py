@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from ..api.compile import DEFAULT_COMPILER
+from ..api import DEFAULT_COMPILER
 from ..core.errors import InputError
 from ..core.files import why_not_written
 from ..graph.cost import RegionPolicy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..api.compile import DEFAULT_COMPILER
+from ..api import DEFAULT_COMPILER
 from ..core.errors import InputError, first_line
 from ..core.files import read_text, write_text
 from ..core.machine import progress

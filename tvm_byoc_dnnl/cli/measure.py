@@ -78,7 +78,7 @@ def profile(
       tvm-byoc profile model.onnx --html times.html
       tvm-byoc profile model.onnx --trace trace.json --top 5
     """
-    from ..api.compile import compile
+    from ..api import compile
     from ..report.profile import profile as measure
     from ..runtime import load
 
@@ -184,7 +184,7 @@ def tune(build: Build, database: Path, budget: float, as_json: bool) -> None:
       tvm-byoc tune model.onnx --compiler acme,other --database times.jsonl
       tvm-byoc compile model.onnx --compiler acme,other --database times.jsonl -o model.so
     """
-    from ..tuning.tune import tune as search
+    from ..tuning import tune as search
 
     if build.settings["policy"] is not None:
         raise InputError("tune decides for itself what is worth a region; leave out --exclude, --force, --max-regions")

@@ -1,4 +1,5 @@
-"""This machine: which CPU it has, what other processes take of it, how its OpenMP waits, and what its terminal shows.
+"""This machine: which CPU it has, what other processes take of it, how its OpenMP waits, what its terminal shows, and
+which versions of packages are installed.
 
 Imports nothing of tvm, so that it can be used before tvm is imported.
 """
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # LLVM only guesses a CPU, by its instructions, where it does not know the model.
@@ -163,3 +165,18 @@ def progress(message: str, *, at_prompt: bool = False) -> Iterator[Callable[[str
 
     with Console(stderr=True, highlight=False, markup=False).status(message) as status:
         yield status.update
+
+
+__all__ = ["__version__", "version_of"]
+
+
+@cache
+def version_of(distribution: str) -> str:
+    """The version of a distribution, ``""`` where it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+__version__ = version_of("tvm-byoc-dnnl") or "0.0.0+source"  # of a source tree on PYTHONPATH

@@ -16,7 +16,7 @@ from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject
 from ..ir.relax_utils import constant_numpy, free_name, shape_dims, static_shape
 from ..ir.tvm_compat import dtype_of, is_constant
-from .graph import Constant, Dim, Input, PortableGraph, Tensor
+from . import Constant, Dim, Input, PortableGraph, Tensor
 from .node_list import Node, PostOp, Scaling
 
 _OPERATORS = {

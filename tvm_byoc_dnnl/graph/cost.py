@@ -23,8 +23,8 @@ from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
 from ..ir.relax_utils import USUAL_SIZES_ATTR, shape_dims, static_shape
 from ..ir.tvm_compat import dtype_of
+from . import evaluate
 from .builder import GraphBuilder
-from .graph import evaluate
 
 #: no usual sizes
 _NONE: Mapping[str, int] = MappingProxyType({})

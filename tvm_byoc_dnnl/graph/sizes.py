@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .graph import Dim, PortableGraph, evaluate, symbols_in
+from . import Dim, PortableGraph, evaluate, symbols_in
 
 #: the sizes of all symbols that nothing else decides, in turn: 8 becomes 0 after a few strides, 64 behind large windows
 _SIZES = (64, 8, 224, 1)

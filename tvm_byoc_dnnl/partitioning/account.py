@@ -12,16 +12,16 @@ from typing import Any
 
 import tvm
 
-from .._version import version_of
 from ..core.compilation import ALONE, FOR_REPORTS, FORM, MATCH, Compilation, Fact, read_facts
+from ..core.machine import version_of
 from ..core.tvm_fast import ByIdentity
 from ..core.verdict import describe
+from ..graph import VIEWS, PortableGraph
 from ..graph.cost import call_bytes, call_flops, type_bytes, usual_sizes
-from ..graph.graph import VIEWS, PortableGraph
 from ..graph.node_list import Node as GraphNode
 from ..ir.relax_utils import codegen_of, inputs_of, outputs_of, type_text
+from ..vendors import Description, Namespace, told
 from ..vendors.codegen import Times
-from ..vendors.namespace import Description, Namespace, told
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
 from ..whole import is_whole

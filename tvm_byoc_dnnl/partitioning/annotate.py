@@ -15,12 +15,12 @@ from tvm import relax
 from ..core.compilation import ALONE, ASKED, MATCH, Compilation, Fact, OverwritableWeights, stage, with_facts
 from ..core.tvm_fast import ByIdentity
 from ..core.verdict import Crash, Reject, as_reject, verdict_of
-from ..graph.graph import PortableGraph
+from ..graph import PortableGraph
 from ..ir.order import IN_PLACE, WritersBetween
 from ..ir.relax_utils import codegen_of, composite_of, is_host_function, is_op_call, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed, Prepare
 from ..prepare.compression import compress_weights, round_sources
-from ..vendors.namespace import Namespace, Pattern
+from ..vendors import Namespace, Pattern
 from ..vendors.namespaces import compilation_of, get_target_options, namespace
 from ..vendors.quantised_groups import CONVERSIONS, Matched
 from ..whole import expand, whole_ops

@@ -31,8 +31,8 @@ from ..graph.cost import RegionPolicy, Work, usual_sizes
 from ..ir.functions import Block, Body, RegionBuilder, dataflow_blocks, inline_calls
 from ..ir.relax_utils import codegen_of, composite_of, free_name, global_var, op_calls, ops_of, with_functions
 from ..prepare import FoldTransposed
+from ..vendors import Namespace
 from ..vendors.codegen import attempt as route_attempt
-from ..vendors.namespace import Namespace
 from ..vendors.namespaces import HOST, compilation_of, find_namespace, get_target_options, namespace
 from .annotate import Matcher, compilers_of
 from .merge import Unit, bytes_between, cheapest_place, form_units, longest, why_not_fits

@@ -24,8 +24,8 @@ from ..core.verdict import Failure, Reject, as_reject, verdict_of
 from ..graph.cost import type_bytes
 from ..ir.functions import Block
 from ..ir.order import order_constraints, symbol_constraints
+from ..vendors import Namespace
 from ..vendors.codegen import once
-from ..vendors.namespace import Namespace
 
 
 @dataclass(eq=False)

@@ -18,10 +18,10 @@ from tvm import relax
 from ..core.compilation import MATCH, Compilation, Fact
 from ..core.errors import InputError, NativeLibraryError, VendorError, did_you_mean, takes
 from ..core.verdict import Crash, Reject, as_reject, describe, verdict_of
+from ..graph import PortableGraph
 from ..graph.builder import GraphBuilder
-from ..graph.graph import PortableGraph
 from ..ir.relax_utils import op_calls
-from ..vendors.namespace import Namespace, Predicate, told
+from ..vendors import Namespace, Predicate, told
 from ..vendors.namespaces import check_arguments, compilers, find_namespace, namespace
 from ..whole import is_whole, whole_ops
 from .matches import ops_in_pattern

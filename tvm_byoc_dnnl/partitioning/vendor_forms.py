@@ -33,7 +33,7 @@ from ..ir.walker import without_hidden
 from ..prepare.constants import FOLD_TRANSPOSED
 from ..prepare.identities import axes_of
 from ..prepare.rewrite import Rules, Scope, rewrite_pass
-from ..vendors.namespace import Namespace
+from ..vendors import Namespace
 from ..vendors.quantised_groups import CONVERSIONS
 from .trial import may_take
 

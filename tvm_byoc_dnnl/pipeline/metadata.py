@@ -19,10 +19,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from .._version import __version__
 from ..core import _native
 from ..core.compilation import ASKED, read_facts, read_log
 from ..core.errors import ArtifactError
+from ..core.machine import __version__
 from ..ir.relax_utils import (
     bindings_in,
     bindings_of,

@@ -13,10 +13,10 @@ from ..core.compilation import Fact, raise_failures, read_log, with_facts
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.verdict import BrokenRegions, Failure
 from ..ir.relax_utils import codegen_of, with_functions
-from ..partitioning.passes import partition_again
+from ..partitioning import partition_again
+from ..vendors import Namespace
 from ..vendors.codegen import Terms, Times
 from ..vendors.codegen import attempt as route_attempt
-from ..vendors.namespace import Namespace
 from ..vendors.namespaces import find_namespace, get_target_options
 from ..vendors.portable import install_codegen
 

@@ -21,8 +21,8 @@ from ..core.errors import GraphError, UnsupportedError
 from ..core.files import written_folder
 from ..core.tvm_fast import is_a, items
 from ..core.verdict import Reject
+from ..graph import PortableGraph
 from ..graph.builder import GraphBuilder, Value
-from ..graph.graph import PortableGraph
 from ..ir.relax_utils import (
     RESHAPES,
     Origins,
@@ -35,7 +35,7 @@ from ..ir.relax_utils import (
     outputs_of,
 )
 from ..ir.tvm_compat import dtype_of, is_constant
-from ..vendors.namespace import Namespace, Standalone, told
+from ..vendors import Namespace, Standalone, told
 from ..vendors.namespaces import get_target_options, namespace
 from ..vendors.portable import lower_region, with_checksums
 

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 from tvm.support.cc import get_cc
 
-from .._version import version_of
 from ..core import _native
 from ..core.errors import ByocError
-from ..core.machine import QUIET, Neighbours, cpu_fields, cpu_name, spins_for_long
+from ..core.machine import QUIET, Neighbours, cpu_fields, cpu_name, spins_for_long, version_of
 from ..runtime.base import Company
-from ..vendors.namespace import Examination
+from ..vendors import Examination
 from ..vendors.namespaces import compilers, namespace
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
@@ -220,7 +219,7 @@ def _namespaces() -> Iterator[_Row]:
 def _self_test() -> Iterator[_Row]:
     from tvm import relax
 
-    from ..api.compile import compile, partition
+    from ..api import compile, partition
     from ..ir.relax_utils import codegen_of, module_of
     from ..runtime.comparison import gap
     from ..runtime.runner import Runner

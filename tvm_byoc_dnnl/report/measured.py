@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import tvm
 
-from ..api.compile import compile
+from ..api import compile
 from ..core.errors import InputError, UnsupportedError
 from ..partitioning.report_data import ReportData
 from ..pipeline.executable import is_library
@@ -26,8 +26,8 @@ from ..runtime.base import BaseRunner
 from ..runtime.comparison import difference, gap, nudged, sensitivity
 from ..runtime.native import NativeRunner
 from ..runtime.runner import Runner
+from ..vendors import told
 from ..vendors.devices import COPY_IN, COPY_OUT
-from ..vendors.namespace import told
 from ..vendors.namespaces import HOST, compilers, namespace
 
 _BYTES = {"f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}

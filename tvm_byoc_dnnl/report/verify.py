@@ -18,7 +18,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..api.compile import DEFAULT_COMPILER, compile, partition
+from ..api import DEFAULT_COMPILER, compile, partition
 from ..core.errors import ArgumentTypeError, InputError, one_of, short
 from ..frontends import to_relax
 from ..graph.cost import RegionPolicy, with_names

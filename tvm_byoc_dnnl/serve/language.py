@@ -11,8 +11,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..text.generator import TextGenerator, TextStream
-from . import TIMED_OUT, TOO_MANY, Refusal, status_of
-from .metrics import Metrics
+from . import TIMED_OUT, TOO_MANY, Metrics, Refusal, status_of
 from .models import Settings, Source
 
 #: texts that are written at the same time, in one process

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..api.compile import compile
+from ..api import compile
 from ..core.errors import ByocError, InputError, MissingFileError, did_you_mean
 from ..core.files import opened
 from ..core.tensor_info import TensorInfo, check_symbols, random_arrays
@@ -23,9 +23,8 @@ from ..pipeline.executable import is_library
 from ..runtime import load
 from ..runtime.comparison import differences
 from ..runtime.runner import Runner
-from . import NOT_FOUND, TIMED_OUT, Refusal, status_of
+from . import NOT_FOUND, TIMED_OUT, Metrics, Refusal, status_of
 from .batching import Batcher, Queue
-from .metrics import Metrics
 from .tensors import DATATYPES
 
 _logger = logging.getLogger("tvm_byoc_dnnl")

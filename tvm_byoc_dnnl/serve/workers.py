@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ..core.errors import ByocError, InputError, did_you_mean
-from .metrics import FOLDER
+from . import FOLDER
 from .models import Model, Models, Settings, Source
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
@@ -208,8 +208,8 @@ class Supervisor:
             os._exit(status)
 
     async def _serve(self, ready: int) -> None:
+        from . import Metrics
         from .application import GRACE, Server, application
-        from .metrics import Metrics
 
         models = Models(self._models, Metrics())
 

@@ -9,16 +9,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
+from ..api import DEFAULT_COMPILER, compile
 from ..api.cache import ModelCache
-from ..api.compile import DEFAULT_COMPILER, compile
 from ..core.errors import ArgumentTypeError, InputError, check_number
 from ..frontends import LastRow
-from ..frontends.gguf.file import SUFFIX as GGUF
+from ..frontends.gguf import SUFFIX as GGUF
 from ..runtime.runner import Runner
 from .chat import ChatTemplate
 from .conversation import Decoder
-from .folder import Folder
-from .gguf import from_gguf
+from .folder import Folder, from_gguf
 from .sampling import Pieces, Sampling
 from .stream import TextStream, Turns
 

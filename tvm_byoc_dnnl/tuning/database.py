@@ -28,10 +28,9 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_hash
 
-from .._version import version_of
 from ..core.errors import InputError
 from ..core.files import append, read
-from ..core.machine import Neighbours, cpu_kind
+from ..core.machine import Neighbours, cpu_kind, version_of
 from ..graph.cost import call_flops, size_of, usual_sizes
 from ..ir.fingerprint import content_key
 from ..ir.functions import Block

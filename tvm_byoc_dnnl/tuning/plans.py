@@ -25,20 +25,19 @@ from ..core.compilation import compiling, knowing
 from ..core.files import write_text
 from ..core.tensor_info import TensorInfo, random_arrays
 from ..core.verdict import describe
+from ..graph import PortableGraph
 from ..graph.cost import RegionPolicy, shape_of, size_of, usual_sizes
-from ..graph.graph import PortableGraph
 from ..ir.relax_utils import codegen_of, composite_of, op_calls
 from ..ir.tvm_compat import dtype_of
-from ..partitioning import annotate
+from ..partitioning import PartitionGraph, annotate
 from ..partitioning.annotate import AnnotateExternalCompiler
 from ..partitioning.fallback import BlockPlan, Fallback, attempt_in
-from ..partitioning.passes import PartitionGraph
 from ..partitioning.trial import Choice, Match, PlacedBy, first_in_order, unknown_whole
 from ..pipeline import PIPELINE
 from ..prepare import ExactForms
 from ..runtime.runner import Runner
+from ..vendors import Namespace, told
 from ..vendors.codegen import Times
-from ..vendors.namespace import Namespace, told
 from ..vendors.namespaces import HOST, compilers, get_target_options, namespace
 from ..vendors.portable import PortableCodegen, lower_region
 from ..whole import expand

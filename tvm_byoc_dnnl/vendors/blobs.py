@@ -19,8 +19,8 @@ from ..core import _native
 from ..core.compilation import current
 from ..core.errors import ArtifactError, InputError, VendorError, takes
 from ..core.verdict import Reject, Works, as_reject, describe, with_options
+from . import BlobRunner, defaults
 from .devices import SUFFIXES, Held, resident, running
-from .namespace import BlobRunner, defaults
 from .namespaces import checked_values, claim_namespace, namespace, options_of
 from .registry import check_functions, check_options
 

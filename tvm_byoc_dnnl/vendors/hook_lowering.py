@@ -20,7 +20,7 @@ from ..ir.functions import flatten_region, inline_functions
 from ..ir.relax_utils import bindings_in, bindings_of, codegen_of, composite_of, constants_in, global_var, shape_dims
 from ..ir.tvm_compat import dtype_of
 from ..ir.walker import Substitute
-from .namespace import FusedOp, Namespace, TargetHooks
+from . import FusedOp, Namespace, TargetHooks
 from .namespaces import OPTIONS_ATTR
 
 

@@ -20,10 +20,10 @@ from ..core.verdict import BrokenRegions, Failure, Reject, all_or_each, calling,
 from ..ir.functions import inline_regions
 from ..ir.relax_utils import codegen_of, external_modules, free_name, global_var, is_host_function, is_op_call
 from ..ir.walker import rewrite_calls
+from . import Namespace, TargetHooks
 from .c_source import c_module, lower_tir
 from .codegen import Route, Terms, check_sources, missing_functions
 from .hook_lowering import HookLowering
-from .namespace import Namespace, TargetHooks
 from .namespaces import OPTIONS_ATTR
 
 

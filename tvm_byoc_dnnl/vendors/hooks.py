@@ -19,9 +19,9 @@ from ..core.errors import ArgumentTypeError, InputError, reloading, takes
 from ..core.verdict import calling, describe, expect
 from ..ir.functions import flatten_region
 from ..ir.relax_utils import codegen_of
+from . import FusedOp, TargetHooks, TirToRuntime
 from .hook_lowering import REFUSED_ATTR, call_primfunc, with_body
 from .hook_route import HookRoute
-from .namespace import FusedOp, TargetHooks, TirToRuntime
 from .namespaces import claim_namespace, known_target
 from .registry import check_functions, check_options, register_pattern
 

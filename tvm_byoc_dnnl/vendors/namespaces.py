@@ -27,8 +27,8 @@ from ..core.tensor_info import checked_shapes
 from ..core.verdict import calling
 from ..graph.cost import RegionPolicy
 from ..prepare.compression import ACTIVATIONS, BITS
+from . import ENGINE, Namespace, Pattern, defaults
 from .codegen import OUTPUTS
-from .namespace import ENGINE, Namespace, Pattern, defaults
 
 _ENTRY_POINTS = "tvm_byoc_dnnl.vendors"
 

@@ -16,12 +16,12 @@ from ..core import _native
 from ..core.errors import NativeLibraryError, UnsupportedError
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import BrokenRegions, Failure, Reject, calling, describe
+from ..graph import PortableGraph
 from ..graph.builder import GraphBuilder
-from ..graph.graph import PortableGraph
 from ..ir.relax_utils import bindings_of, codegen_of, composite_of, constants_in, op_calls
 from ..ir.tvm_compat import constant_tensor
+from . import Namespace, Pattern, told
 from .codegen import NO_TERMS, OUTPUTS, Codegen, SourceBuild, Terms, Times, attempt, once
-from .namespace import Namespace, Pattern, told
 from .namespaces import checked_options, get_target_options, namespace, registered
 
 

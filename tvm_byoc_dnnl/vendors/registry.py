@@ -11,15 +11,14 @@ from typing import Any
 import tvm
 from tvm.relax.dpl import DFPattern
 
-from .._version import __version__
 from ..core.errors import ArgumentTypeError, InputError, names_of, reloading
+from ..core.machine import __version__
 from ..core.verdict import Reject, with_options
+from ..graph import PortableGraph
 from ..graph.builder import GraphBuilder
 from ..graph.cost import RegionPolicy
-from ..graph.graph import PortableGraph
 from ..whole import DECLARED_LATER  # noqa: F401 - makes them known
-from .codegen import Codegen, OwnCodegen
-from .namespace import (
+from . import (
     API_VERSIONS,
     Description,
     Examination,
@@ -30,6 +29,7 @@ from .namespace import (
     Standalone,
     VendorFunctions,
 )
+from .codegen import Codegen, OwnCodegen
 from .namespaces import claim_namespace
 
 

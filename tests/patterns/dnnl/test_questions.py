@@ -12,7 +12,7 @@ from tvm import relax
 import tvm_byoc_dnnl as byoc
 from tests.harness import Case, const, data
 from tvm_byoc_dnnl.core.verdict import Reject
-from tvm_byoc_dnnl.graph.graph import PortableGraph
+from tvm_byoc_dnnl.graph import PortableGraph
 from tvm_byoc_dnnl.patterns.dnnl import library
 from tvm_byoc_dnnl.vendors.namespaces import namespace
 

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...core.errors import InputError, UnsupportedError
-from .file import File, Stored, joined, stored
+from . import File, Stored, joined, stored
 
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -343,6 +344,19 @@ def _settled(known: Sequence[Sequence[Size]], new: Sequence[Sequence[Size]]) -> 
         if isinstance(a, Dim) and type(b) is int
     }
     return [[substituted(d, numbers) for d in dims] for dims in new]
+
+
+def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
+    """Parts of these widths along the last axis, which is that wide."""
+    ends = list(itertools.accumulate(widths))
+    x = e.agree(x, [*x.sizes[:-1], ends[-1]])
+    return [e.cut(x, len(x.sizes) - 1, start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def pieces(e: Emit, x: Value, axis: int, count: int) -> list[Value]:
+    """The elements of an axis, which has so many, each as a tensor without it."""
+    rest = [d for i, d in enumerate(x.sizes) if i != axis]
+    return [e.reshape(e.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]), rest) for i in range(count)]
 
 
 def common(sizes: Sequence[Size]) -> Size:

@@ -24,8 +24,8 @@ from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.relax_utils import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR, shape_dims
 from ...ir.tvm_compat import substitute
 from ...ir.walker import Substitute
+from ..gguf import SUFFIX as GGUF
 from ..gguf.decoder import read_decoder
-from ..gguf.file import SUFFIX as GGUF
 from .dim import size_of
 from .emit import is_as_tvm_wants
 from .file import Weights, load_whole, read_model

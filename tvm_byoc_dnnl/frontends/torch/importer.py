@@ -25,9 +25,8 @@ from ..onnx.value import Value
 from ..onnx.walk import walk_into
 from . import arguments, dtype_name, is_tensor
 from .operators import CONVERTERS as OPERATORS
+from .operators import RECURRENT, decompositions
 from .quantised import CONVERTERS as QUANTISED
-from .recurrent import CONVERTERS as RECURRENT
-from .recurrent import decompositions
 from .writes import CONVERTERS as WRITES
 from .writes import without_writes
 

@@ -25,7 +25,7 @@ from typing import Any
 from ...core.errors import ByocError
 from ...core.own_process import death, own_process
 from ...runtime.comparison import TOLERANCES, as_tolerances
-from ...vendors.namespace import Namespace
+from ...vendors import Namespace
 from ...vendors.namespaces import compilers, namespace
 from .calls import call_cases
 from .judge import FAILED, SKIPPED, TAKEN, Case, Result, drawn, in_layout, judge, spread

@@ -21,8 +21,8 @@ from ...core.compilation import MATCH, read_facts, read_log
 from ...core.verdict import Crash, Unexplained, describe
 from ...graph.cost import RegionPolicy
 from ...ir.relax_utils import bindings_of, composite_of, make_constant, module_of, op_calls
+from ...partitioning import PartitionGraph
 from ...partitioning.annotate import AnnotateExternalCompiler, places_taken
-from ...partitioning.passes import PartitionGraph
 from ...partitioning.trial import ask, may_take
 from ...partitioning.vendor_forms import Convertible, Places, laid_out
 from ...pipeline import PIPELINE
@@ -30,7 +30,7 @@ from ...prepare.constants import FOLD_TRANSPOSED
 from ...prepare.rewrite import rewrite_pass
 from ...report.verify import arrays_in
 from ...runtime.comparison import differences, nudged, sensitivity
-from ...vendors.namespace import Namespace
+from ...vendors import Namespace
 
 #: ``function(builder, *operands)`` returns an expression, or a tuple of them
 Function = Callable[..., Any]

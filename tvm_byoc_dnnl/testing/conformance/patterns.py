@@ -30,7 +30,7 @@ from ...ir.relax_utils import (
 )
 from ...ir.tvm_compat import dtype_of, is_constant
 from ...partitioning.trial import ask
-from ...vendors.namespace import Namespace, Pattern
+from ...vendors import Namespace, Pattern
 from ...vendors.quantised_groups import CONVERSIONS
 from ..op_calls import floats, integers
 from .judge import Case, resized

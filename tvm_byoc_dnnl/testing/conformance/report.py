@@ -16,10 +16,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..._version import __version__
+from ...core.machine import __version__
 from ...ir.relax_utils import op_calls
 from ...partitioning.trial import ask
-from ...vendors.namespace import Namespace
+from ...vendors import Namespace
 from .calls import written_cases
 from .judge import FAILED, KEPT, SKIPPED, TAKEN, Case, Result
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..dim import Size
-from ..emit import Emit
+from ..emit import Emit, pieces, split_last
 from ..table import operator
 from ..value import Node, Value, listed
-from .attention_parts import Mask, attend, column, joined, pieces, split_heads, split_last, written
+from .attention_parts import Mask, attend, column, joined, split_heads, written
 
 _MS = "com.microsoft"
 

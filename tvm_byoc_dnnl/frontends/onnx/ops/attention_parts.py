@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import te, tirx
 
 from ..dim import Dim, Size, equal, max_of
-from ..emit import Emit
+from ..emit import Emit, pieces
 from ..table import operator
 from ..value import Node, Value, listed
 from .computed import computed
@@ -26,19 +24,6 @@ def total_of(node: Node, i: int) -> Size:
     if len(found) != 1:
         raise node.wrong(f"has {len(found)} numbers as its total length, input {i}; expected one")
     return found[0]
-
-
-def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
-    """Parts of these widths along the last axis, which is that wide."""
-    ends = list(itertools.accumulate(widths))
-    x = e.agree(x, [*x.sizes[:-1], ends[-1]])
-    return [e.cut(x, len(x.sizes) - 1, start, end) for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def pieces(e: Emit, x: Value, axis: int, count: int) -> list[Value]:
-    """The elements of an axis, which has so many, each as a tensor without it."""
-    rest = [d for i, d in enumerate(x.sizes) if i != axis]
-    return [e.reshape(e.strided_slice(x, axes=[axis], begin=[i], end=[i + 1]), rest) for i in range(count)]
 
 
 def column(e: Emit, count: Size) -> Value:

@@ -18,10 +18,10 @@ from tvm import relax, te, tirx
 
 from ....whole.table import DOMAIN, NAME
 from ..dim import Dim, Size, equal, max_of
-from ..emit import Emit
+from ..emit import Emit, pieces
 from ..table import operator
 from ..value import Node, Value, listed
-from .attention_parts import Attended, Mask, attend, column, joined, pieces, total_of, turned, written
+from .attention_parts import Attended, Mask, attend, column, joined, total_of, turned, written
 from .computed import computed
 from .quantised_blocks import numbers_in
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..dim import Dim, max_of
-from ..emit import Emit
+from ..emit import Emit, split_last
 from ..table import operator
 from ..value import Node, Value, listed
-from .activations import softplus
-from .attention_parts import split_last
+from .elementwise import softplus
 from .quantised_blocks import product_types, shaped
 from .shapes import flat_sizes
 

@@ -14,10 +14,9 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..dim import product
-from ..emit import Emit
+from ..emit import Emit, pieces
 from ..table import operator
 from ..value import Node, Value, Words
-from .attention_parts import pieces
 from .computed import written
 from .indexing import words_of
 from .moving import padded
