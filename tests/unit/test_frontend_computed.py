@@ -128,6 +128,13 @@ CASES: list[tuple[str, list[np.ndarray], int, int, dict[str, Any]]] = [
     ("ScatterElements", [MATRIX, ints(1, -1, 0).reshape(1, 3), rand(1, 3)], 1, 18, {"axis": 0, "reduction": "max"}),
     ("ScatterElements", [MATRIX, ints(1, -1, 1).reshape(1, 3), rand(1, 3)], 1, 18, {"axis": 1, "reduction": "add"}),
     ("ScatterND", [MATRIX > 0, ints(1, 1).reshape(2, 1), rand(2, 5) > 0], 1, 18, {"reduction": "add"}),
+    (
+        "ScatterND",
+        [rand(3), ints(2, 2, 0).reshape(3, 1), np.array([NAN, 2, 3], "float32")],
+        1,
+        18,
+        {"reduction": "max"},
+    ),
     ("GatherND", [np.arange(4.0), ints(1, -1, 3).reshape(3, 1)], 1, 17, {}),
     ("ScatterND", [MATRIX, ints(1, -1, 1).reshape(3, 1), rand(3, 5)], 1, 18, {"reduction": "mul"}),
     ("Pow", [np.array([[2, -1, 3]], "int32"), np.array([[5, -3, -1]], "int64")], 1, 17, {}),

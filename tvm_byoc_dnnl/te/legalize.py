@@ -20,6 +20,7 @@ Kernels whose body is statements, where no expression of each element says what 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -33,7 +34,7 @@ from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
 from ..ir.relax_utils import shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of
-from .nan import clip, extreme, max_pool, not_equal, of_two, relu
+from .nan import clip, extreme, is_nan, max_pool, not_equal, of_two, relu
 
 _OPAQUE = 8  # TVM's kind of a function that is fused with nothing
 
@@ -142,16 +143,28 @@ def _computed_in(op: str, wider: Mapping[str, str], lowered: Legalization | None
 
 
 def _scattered(op: str) -> Legalization:
-    """TVM's reductions of bools do not compile; here they are those of 0 and 1."""
+    """TVM's reductions of bools do not compile (here they are those of 0 and 1), and its extremes lose NaNs."""
     default = default_of(op)
 
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         data, indices, updates = call.args
-        if dtype_of(data.ty) != "bool" or call.attrs.reduction == "update":
+        dtype, reduction = dtype_of(data.ty), call.attrs.reduction
+
+        def numbers(form: Callable[..., te.Tensor]) -> Any:
+            made = [bb.emit(bb.call_te(form, value)) for value in (data, updates)]
+            return bb.emit(default(bb, bb.normalize(relax.Call(call.op, [made[0], indices, made[1]], call.attrs))))
+
+        if dtype == "bool" and reduction != "update":
+            return bb.call_te(topi.cast, numbers(lambda x: topi.cast(x, "int32")), "bool")
+        if "float" not in dtype or reduction not in ("max", "min"):
             return default(bb, call)
-        numbers = [bb.emit(bb.call_te(topi.cast, value, "int32")) for value in (data, updates)]
-        made = bb.normalize(relax.Call(call.op, [numbers[0], indices, numbers[1]], call.attrs))
-        return bb.call_te(topi.cast, bb.emit(default(bb, made)), "bool")
+        sign = 1 if reduction == "max" else -1
+        marks = numbers(lambda x: te.compute(x.shape, lambda *at: is_nan(x, at).astype("int32") * sign))
+        nan = tirx.Cast(dtype, tirx.const(math.nan, "float32"))
+        out = bb.emit(default(bb, call))
+        return bb.call_te(
+            lambda x, marked: te.compute(x.shape, lambda *at: tirx.Select(marked[at] != 0, nan, x[at])), out, marks
+        )
 
     return legalize
 

@@ -39,7 +39,7 @@ def clip(attrs: Any, data: te.Tensor, least: Any, most: Any) -> te.Tensor:
     return te.compute(data.shape, one, tag=topi.tag.ELEMWISE)
 
 
-def _is_nan(tensor: te.Tensor, at: Sequence[Any]) -> Any:
+def is_nan(tensor: te.Tensor, at: Sequence[Any]) -> Any:
     """TVM cannot ask it of bfloat16."""
     return tirx.isnan(tirx.Cast("float32", tensor[at]) if dtype_of(tensor) == "bfloat16" else tensor[at])
 
@@ -53,7 +53,7 @@ def of_two(binary: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any])
         def one(*at: Any) -> Any:
             here, there = (broadcast_index(operand, at) for operand in (first, second))
             x, y = first[here], second[there]
-            return tirx.Select(_is_nan(first, here), x, scalar(x, y))
+            return tirx.Select(is_nan(first, here), x, scalar(x, y))
 
         return te.compute(usual.shape, one, tag=topi.tag.BROADCAST)
 
@@ -140,7 +140,7 @@ def not_equal(attrs: Any, first: te.Tensor, second: te.Tensor) -> te.Tensor:
         return usual
 
     def one(*at: Any) -> Any:
-        nans = [_is_nan(operand, broadcast_index(operand, at)) for operand in (first, second)]
+        nans = [is_nan(operand, broadcast_index(operand, at)) for operand in (first, second)]
         return tirx.any(usual[at], *nans)
 
     return te.compute(usual.shape, one, tag=topi.tag.BROADCAST)
