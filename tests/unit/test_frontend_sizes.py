@@ -37,7 +37,7 @@ CASES = [
     (
         "ConstantOfShape",
         None,
-        {"value": helper.make_tensor("v", TensorProto.FLOAT, [1], [2.5])},
+        {"value": helper.make_tensor("v", TensorProto.FLOAT, [1], [-np.inf])},
         [[2, 3, 4], [1, 1, 1]],
     ),
 ]

@@ -32,8 +32,8 @@ from tvm.script.ir_builder import tirx as T
 
 from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
-from ..ir.relax_utils import shape_dims, with_attributes
-from ..ir.tvm_compat import dtype_of
+from ..ir.relax_utils import constant_numpy, shape_dims, with_attributes
+from ..ir.tvm_compat import dtype_of, is_constant
 from .nan import clip, extreme, is_nan, max_pool, not_equal, of_two, relu
 
 _OPAQUE = 8  # TVM's kind of a function that is fused with nothing
@@ -391,6 +391,14 @@ def _pad(bb: relax.BlockBuilder, call: Any) -> Any:
     return default(bb, call)
 
 
+def _full(bb: relax.BlockBuilder, call: Any) -> Any:
+    """TVM looks for "float" in an object that is the dtype where a number is infinite or NaN."""
+    fill, dims = call.args[1], shape_dims(call.ty)
+    if dims is None or not is_constant(fill) or abs(number := constant_numpy(fill).item()) < math.inf:
+        return default_of(call.op.name)(bb, call)
+    return bb.call_te(topi.full, dims, dtype_of(call.ty), number, primfunc_name_hint="full")
+
+
 _COMPUTES: dict[str, Callable[..., Any]] = {
     "clip": clip,
     "cumprod": _scan(operator.mul, 1),
@@ -423,6 +431,7 @@ MENDED: dict[str, Legalization] = {
     **{f"relax.{name}": _normalized(f"relax.{name}") for name in _NORMS},
     **{f"relax.nn.conv{d}d_transpose": _in_layouts(f"relax.nn.conv{d}d_transpose", "DHW"[3 - d :]) for d in (1, 2, 3)},
     **{f"relax.image.resize{d}d": _in_layouts(f"relax.image.resize{d}d", "DHW"[3 - d :]) for d in (2, 3)},
+    **dict.fromkeys(("relax.full", "relax.full_like"), _full),
     "relax.nn.pad": _pad,
     **{op: _scattered(op) for op in ("relax.scatter_elements", "relax.scatter_nd")},
     "relax.argsort": _computed_in("relax.argsort", _SORTED_AS, _by_compute("argsort", _argsort)),
