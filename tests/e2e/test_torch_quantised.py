@@ -162,6 +162,72 @@ def test_weights_with_a_scale_for_each_group_are_a_compressed_product(with_zeros
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 
+def unpacked(words, bits, axis):
+    """The numbers in words of int32 along an axis, the lowest bits first, as layers of GPTQ and AWQ unpack them."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32).reshape([-1] + [1] * (1 - axis))
+    numbers = torch.bitwise_right_shift(words.unsqueeze(axis + 1), shifts).to(torch.int8 if bits < 8 else torch.int16)
+    return torch.bitwise_and(numbers, 2**bits - 1).flatten(axis, axis + 1)
+
+
+class PackedLayer(torch.nn.Module):
+    """A linear layer as GPTQ (words along the inner axis, ``order`` of groups) and AWQ (columns in turns) store it."""
+
+    GROUP = 32
+
+    def __init__(self, form, bits, order=False):
+        super().__init__()
+        self.form, self.bits = form, bits
+        k, n = 256, 272
+        words = [(k * bits // 32, n), (k // self.GROUP, n * bits // 32)]
+        if form == "awq":
+            words[0] = (k, n * bits // 32)
+        for name, shape in zip(("numbers", "zeros"), words, strict=True):
+            self.register_buffer(name, torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32))
+        self.register_buffer("scales", torch.rand(k // self.GROUP, n) + 0.5)
+        places = torch.randperm(k) if order else torch.arange(k)
+        self.register_buffer("groups", (places // self.GROUP).to(torch.int32))
+
+    def weights(self):
+        numbers, zeros = (unpacked(w, self.bits, axis) for w, axis in ((self.numbers, 0), (self.zeros, 1)))
+        if self.form == "gptq":
+            return self.scales[self.groups.long()] * (numbers - zeros[self.groups.long()])
+        numbers = unpacked(self.numbers, self.bits, 1)
+        turns = torch.arange(numbers.shape[-1]).view(-1, 8)[:, [0, 4, 1, 5, 2, 6, 3, 7]].view(-1)
+        scales, zeros = (each.repeat_interleave(self.GROUP, dim=0) for each in (self.scales, zeros[:, turns]))
+        return (numbers[:, turns] - zeros) * scales
+
+    def forward(self, x):
+        return x @ self.weights()
+
+
+@pytest.mark.parametrize(
+    ("form", "bits", "order"), [("gptq", 4, True), ("gptq", 8, False), ("gptq", 2, False), ("awq", 4, False)]
+)
+def test_weights_that_a_layer_unpacks_are_a_compressed_product(form, bits, order):
+    torch.manual_seed(bits)
+    model, x = PackedLayer(form, bits, order), torch.randn(3, 256)
+    ex = byoc.compile(torch.export.export(model, (x,)))
+    kinds = [step.kind for step in byoc.profile(ex, repeat=1).steps]
+    assert kinds == ["gather"] * order + ["compressed_matmul"]
+    want = (x.double() @ model.weights().double()).numpy()
+    np.testing.assert_allclose(byoc.Runner(ex)(x.numpy()), want, atol=1e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_of_torchao_are_a_compressed_product(bits):
+    quantization = pytest.importorskip("torchao.quantization", reason="needs torchao, which `make test-torch` installs")
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    dtype, granularity = getattr(torch, f"int{bits}"), PerGroup(64) if bits == 4 else PerAxis(0)
+    torch.manual_seed(bits)
+    model, x = torch.nn.Sequential(torch.nn.Linear(256, 300)), torch.randn(3, 256)
+    quantization.quantize_(model, quantization.IntxWeightOnlyConfig(weight_dtype=dtype, granularity=granularity))
+    ex = byoc.compile(torch.export.export(model, (x,)))
+    assert [step.kind for step in byoc.profile(ex, repeat=1).steps] == ["compressed_matmul"]
+    want = model(x).detach().numpy()
+    np.testing.assert_allclose(byoc.Runner(ex)(x.numpy()), want, atol=1e-5 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("config", [{}, {"reduce_range": True}, {"is_dynamic": True}], ids=str)
 def test_a_network_of_pt2e_runs_on_integers(config):
     model, program = quantised(**config)

@@ -84,13 +84,21 @@ def test_a_product_with_an_order_of_blocks_and_a_bias(
 
 @pytest.mark.native
 @pytest.mark.parametrize(
-    ("k", "block", "is_small"), [(192, 128, True), (40, 16, True), (100, 32, True), (96, 12, False)]
-)
-def test_weights_in_blocks_of_a_multiple_of_eight_stay_small(k: int, block: int, is_small: bool) -> None:
-    """Also where the blocks do not divide the axis: the last one is filled."""
-    model, _ = nbits(k, block, 4, zeros="stored")
-    implementations = [row.implementation for row in byoc.profile(byoc.compile(model), repeat=1).steps]
+    ("k", "block", "order", "is_small"),
+    [(192, 128, False, True), (40, 16, False, True), (100, 32, False, True), (96, 12, False, False),
+     (8704, 512, True, True), (8224, 32, True, True), (8704, 4, True, False)],
+)  # fmt: skip
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_in_blocks_of_a_multiple_of_eight_stay_small(
+    k: int, block: int, order: bool, is_small: bool, bits: int
+) -> None:
+    """Also where the blocks do not divide the axis: the last one is filled; and where those of a block lie apart."""
+    model, (weights, _) = nbits(k, block, bits, zeros="stored", order=order)
+    executable = byoc.compile(model)
+    implementations = [row.implementation for row in byoc.profile(executable, repeat=1).steps]
     assert any("compressed" in name for name in implementations) == is_small, implementations
+    x = np.random.default_rng(k).standard_normal((2, k)).astype("float32")
+    assert_right(byoc.Runner(executable)(x), (x.astype("float64") @ weights).astype("float32"))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,11 @@ Those of recurrent layers have a scale for each row:
 
 All forms are ordinary operators with the same meaning for every backend and for TVM; a backend may know them, and read
 the weights as they are stored. The source may be rounded in the same groups (`tvm_byoc_dnnl.whole.rounded`).
+
+Weights that a program unpacks with arithmetic of its own, as GPTQ's and AWQ's layers in PyTorch do, get the form that
+their values allow; those of groups that lie apart (GPTQ's order of activations) are sorted, and the source as they are:
+
+    x @ ((numbers - zeros) * scales [g])   ──>   x [.., order] @ …
 """
 
 from __future__ import annotations
@@ -27,9 +32,10 @@ from tvm import relax
 
 from ..core.errors import one_of, takes
 from ..ir.relax_utils import make_constant
+from ..ir.tvm_compat import is_constant
 from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
-from .constants import weights_of
+from .constants import FOLDS, evaluated, weights_of
 from .rewrite import Found, Rule, Rules, Scope, rewrite_pass
 
 #: the values of `activations`
@@ -39,6 +45,8 @@ ACTIVATIONS = ("float32", "int8")
 BITS = {"int8": 8, "int4": 4}
 #: smaller weights stay in the cache from call to call
 _LEAST_NUMBERS = 1 << 16
+#: what groups have multiples of
+_UNIT = 8
 #: numbers in a group: the first that divides the axis
 _GROUPS = {8: (128, 64, 32), 4: (32,)}
 
@@ -179,11 +187,84 @@ def _pack(scope: Scope, call: Any) -> Any:
     n, k = shape
     numbers, scales, zeros = stored
     fits = numbers.size and numbers.min() >= -8 and numbers.max() <= 7
-    if not fits or whole[1] % 8 or k % whole[1] or scales.size != math.prod((n, k // whole[1])):
+    if not fits or whole[1] % _UNIT or k % whole[1] or scales.size != math.prod((n, k // whole[1])):
         return None
     spread = np.broadcast_to(zeros.reshape(-1), scales.reshape(-1).shape)
     weights = Compressed(numbers.reshape(n, k), scales.reshape(n, -1), spread.reshape(n, -1) if spread.any() else None)
     return scope.with_args(call, call.args[0], _dequantised(scope, weights, 4))
+
+
+def _unpack(scope: Scope, call: Any) -> Any:
+    """Weights that the program unpacks itself."""
+    x, weights = call.args
+    shape = scope.shape(weights)
+    if shape is None or len(shape) != 2 or math.prod(shape) < _LEAST_NUMBERS or is_constant(weights):
+        return None
+    if scope.dtype(weights) != "float32" or scope.dtype(x) != "float32":
+        return None
+    parts = _centred_and_scales(scope, weights)
+    found = None if parts is None else _grouped(*(np.ascontiguousarray(part.T) for part in parts))
+    if found is None:
+        return None
+    stored, order = found
+    if order is not None:
+        x = scope.emit(relax.op.take(x, make_constant(order, "int64"), axis=-1))
+    bits = 4 if stored.numbers.min() >= -8 and stored.numbers.max() <= 7 else 8
+    return scope.with_args(call, x, _dequantised(scope, stored, bits))
+
+
+#: what moves numbers and does not change them
+_MOVES = tuple(f"relax.{name}" for name in ("reshape", "permute_dims", "expand_dims", "squeeze"))
+
+
+def _centred_and_scales(scope: Scope, weights: Any) -> list[np.ndarray] | None:
+    """Whole numbers and the factors of weights [K, N] that are their products, each in this shape."""
+    moves = []
+    while (call := scope.call(weights, *_MOVES)) is not None:
+        moves.append(call)
+        weights = call.args[0]
+    factors = scope.call(weights, "relax.multiply")
+    first, second = (weights, None) if factors is None else factors.args
+    numbers, scales = evaluated(scope, first), np.ones((), "float32") if second is None else evaluated(scope, second)
+    if numbers is None or scales is None:
+        return None
+    if not _is_whole(numbers):
+        numbers, scales = scales, numbers
+    if not _is_whole(numbers):
+        return None
+    parts = list(np.broadcast_arrays(numbers.astype("int16"), scales))
+    for call in reversed(moves):
+        move: Any = FOLDS[call.op.name.removeprefix("relax.")]
+        parts = [move(call, scope.shape(call), part) for part in parts]
+    return parts
+
+
+def _is_whole(numbers: np.ndarray) -> bool:
+    """Whether these are differences of bytes, and not one factor for all."""
+    return numbers.size > 1 and bool(np.abs(numbers).max() <= 255) and np.array_equal(numbers, np.rint(numbers))
+
+
+def _grouped(centred: np.ndarray, scales: np.ndarray) -> tuple[Compressed, np.ndarray | None] | None:
+    """Weights [N, K] in the groups that their ``scales`` [N, K] show, and the order that brings these together."""
+    n, k = centred.shape
+    known: dict[bytes, int] = {}
+    of_group = np.array([known.setdefault(column.tobytes(), len(known)) for column in scales.T])
+    length, order = math.gcd(k, *(np.flatnonzero(np.diff(of_group)) + 1)), None
+    if length % _UNIT and not k % len(known) and (np.bincount(of_group) == k // len(known)).all():
+        order, length = np.argsort(of_group, kind="stable"), k // len(known)
+        centred, scales = centred[:, order], scales[:, order]
+    length = next((g for g in _GROUPS[8] if length % g == 0), length)
+    if length % _UNIT:
+        return None
+    groups = centred.reshape(n, -1, length)
+    least, most = np.minimum(groups.min(-1), 0), groups.max(-1)
+    for low in (-8, -128):
+        moved = np.where((least >= low) & (most < -low), 0, least - low)
+        if (most - moved < -low).all() and moved.min() > -128:
+            numbers = (groups - moved[..., None]).astype("int8").reshape(n, k)
+            zeros = (-moved).astype("int8") if moved.any() else None
+            return Compressed(numbers, np.ascontiguousarray(scales[:, ::length]), zeros), order
+    return None
 
 
 def compress_weights(mod: tvm.IRModule, weights: str) -> tvm.IRModule:
@@ -227,4 +308,4 @@ def round_sources(mod: tvm.IRModule, activations: str) -> tvm.IRModule:
     return rewrite_pass("WholeSources", {ROUNDED: [lambda scope, call: call.args[0]]})(mod)
 
 
-RULES: Rules = {"relax.matmul": [_pack, _own_rounding]}
+RULES: Rules = {"relax.matmul": [_unpack, _pack, _own_rounding]}

@@ -16,7 +16,6 @@ import numpy as np
 from tvm import relax, tirx
 
 from ..core.tvm_fast import is_a, items
-from ..ir.tvm_compat import is_constant
 from .rewrite import Rules, Scope
 
 _SMALL = 1 << 18  # bytes: a fold may always make this much
@@ -159,7 +158,7 @@ _SAME_IN_NUMPY = (
 )
 _SAME_IN_NUMPY_ON_FLOATS = ("divide", "power", "sqrt", "exp", "log", "tanh", "sin", "cos", "square")
 _FLOAT = "f"  # integer division, powers and roots follow other rules in TVM than in NumPy
-_FOLDS: dict[str, Fold] = {
+FOLDS: dict[str, Fold] = {
     **dict.fromkeys(["reshape", "squeeze", "expand_dims", "flatten", "nn.batch_flatten"], _view),
     "broadcast_to": _spread,
     "full": lambda _call, shape, value: np.broadcast_to(value, shape),
@@ -175,6 +174,7 @@ _FOLDS: dict[str, Fold] = {
     "index_tensor": _index_tensor,
     "cumsum": _cumsum,
     **{f"bitwise_{name}": _plain(getattr(np, f"bitwise_{name}"), "iub") for name in ("and", "or", "xor")},
+    **{f"{side}_shift": _plain(getattr(np, f"{side}_shift"), "iu") for side in ("left", "right")},
     "concat": _concat,
     "stack": _stack,
     "tile": _tile,
@@ -194,6 +194,9 @@ _FOLDS: dict[str, Fold] = {
 }
 
 
+_FOLDED = tuple(f"relax.{name}" for name in FOLDS)
+
+
 def _operands(call: Any) -> Iterator[Any]:
     """Tensor operands of a call, those inside a tuple one by one; a tuple that is a variable stands for itself."""
     for arg in items(call.args):
@@ -204,24 +207,33 @@ def _operands(call: Any) -> Iterator[Any]:
 
 
 def fold(scope: Scope, call: Any, any_size: bool = False) -> Any:
-    """The constant that ``call`` computes, ``None`` when it is not one or would be too large."""
+    """The constant that ``call`` computes, ``None`` when it is not one or would be too large.
+
+    Of ``any_size``, operands may be computed from constants, too.
+    """
     likeness = call.op.name.endswith("_like")  # only the shape of the first operand matters
-    operands: list[Any] = []
+    arrays: list[Any] = []
     for operand in _operands(call):
-        if not is_constant(operand) and not (likeness and not operands):
+        is_needed = bool(arrays) or not likeness
+        arrays.append(None if not is_needed else evaluated(scope, operand) if any_size else scope.const(operand))
+        if is_needed and arrays[-1] is None:
             return None
-        operands.append(operand)
     shape, dtype = scope.shape(call), scope.dtype(call)
     if shape is None or not dtype:
         return None
-    arrays = [None if likeness and i == 0 else scope.const(x) for i, x in enumerate(operands)]
     result_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     if not any_size and result_bytes > max(_SMALL, _GROWTH * sum(a.nbytes for a in arrays if a is not None)):
         return None
-    result = _FOLDS[call.op.name.removeprefix("relax.")](call, shape, *arrays)
+    result = FOLDS[call.op.name.removeprefix("relax.")](call, shape, *arrays)
     if result is None or result.shape != shape:
         return None
     return scope.constant(result.astype(dtype, copy=False), dtype)
+
+
+def evaluated(scope: Scope, expr: Any) -> np.ndarray | None:
+    """The value of ``expr``, of whatever size, if it is computed from constants alone."""
+    call = scope.call(expr, *_FOLDED)
+    return scope.const(expr if call is None else fold(scope, call, any_size=True))
 
 
 def weights_of(scope: Scope, expr: Any) -> np.ndarray | None:
@@ -295,28 +307,20 @@ _WEIGHTS_FROM = {
 }
 
 
+_SPREAD = tuple(f"relax.{name}" for name in ("broadcast_to", "full", "zeros", "ones"))
+
+
 def _weights(scope: Scope, call: Any) -> Any:
     """Make weights real that are written as a broadcast of one number."""
     args, first = items(call.args), _WEIGHTS_FROM[call.op.name]
     folded = 0
     for i, arg in enumerate(args[first:], first):
-        spread = scope.call(arg, "relax.broadcast_to", "relax.full", "relax.zeros", "relax.ones", "relax.permute_dims")
-        constant = None if spread is None else _materialise(scope, spread)
+        turned = scope.call(arg, "relax.permute_dims")
+        spread = scope.call(arg if turned is None else turned.args[0], *_SPREAD)
+        constant = None if spread is None else fold(scope, turned or spread, any_size=True)
         if constant is not None:
             args[i], folded = constant, folded + 1
     return scope.with_args(call, *args) if folded else None
-
-
-def _materialise(scope: Scope, call: Any) -> Any:
-    """Whatever its size, through at most a transposition."""
-    if call.op.name == "relax.permute_dims":
-        inner = scope.call(call.args[0], "relax.broadcast_to", "relax.full", "relax.zeros", "relax.ones")
-        constant = None if inner is None else fold(scope, inner, any_size=True)
-        if constant is None:
-            return None
-        permuted = _permute(call, (), scope.const(constant))
-        return scope.constant(permuted, scope.dtype(call))
-    return fold(scope, call, any_size=True)
 
 
 #: in the place of the row below, where a compiler reads transposed weights as they are
@@ -325,7 +329,8 @@ KEEP_TRANSPOSED: Rules = {"relax.permute_dims": [_fold_unless_weights]}
 FOLD_TRANSPOSED: Rules = {"relax.permute_dims": [fold]}
 
 RULES: Rules = {
-    **{f"relax.{name}": [fold] for name in _FOLDS},
+    # shifts stay: they unpack weights of four bits (`compression`)
+    **{name: [fold] for name in _FOLDED if not name.endswith("_shift")},
     "relax.dequantize": [_bias],
     "relax.shape_of": [_shape_of],
     "relax.shape_to_tensor": [_shape_to_tensor],

@@ -257,9 +257,15 @@ def _refused(_e: Emit, node: Any, *_arguments: Any) -> Value:
     raise UnsupportedError(f"{node.target}: a resize with antialias=True, whose weights are none of ONNX's")
 
 
+def _shifts(side: str) -> list[str]:
+    plain, named = f"__{side[0]}shift__", f"bitwise_{side}_shift"
+    return [f"{plain}.Scalar", f"{plain}.Tensor", f"{named}.Tensor", f"{named}.Tensor_Scalar"]
+
+
 _BY_NAME: dict[str, Callable[..., Any]] = {
-    "__lshift__.Scalar": lambda e, _node, x, bits: e.left_shift(x, bits),
-    "__rshift__.Scalar": lambda e, _node, x, bits: e.right_shift(x, bits),
+    **dict.fromkeys(_shifts("left"), lambda e, _node, x, bits: e.left_shift(x, bits)),
+    **dict.fromkeys(_shifts("right"), lambda e, _node, x, bits: e.right_shift(x, bits)),
+    "_int_mm.default": lambda e, _node, a, b: e.onnx("MatMulInteger", a, b),
     "amax.default": _extreme("max"),
     "amin.default": _extreme("min"),
     **dict.fromkeys(("any.default", "any.dim", "any.dims"), _any),

@@ -105,7 +105,7 @@ def _matmul(e: Emit, node: Node, x: Value, *, accuracy_level: int = 0, weight_pr
             x = e.agree(x, [*x.sizes[:-1], k])
             if rest := blocks * length - k:  # the numbers that the last block lacks
                 x = e.pad(x, pad_width=[0, 0] * (len(x.sizes) - 1) + [0, rest])
-            if accuracy_level == INTEGER_LEVEL and is_packed:
+            if accuracy_level == INTEGER_LEVEL and is_packed and order is None:
                 x = e.call(rounded, x, block=length)
         else:
             numbers = numbers[:, :k]
@@ -114,8 +114,10 @@ def _matmul(e: Emit, node: Node, x: Value, *, accuracy_level: int = 0, weight_pr
         order, numbers = order[:k], numbers[:, :k]
         if order.shape != (k,) or not 0 <= order.min() <= order.max() < blocks:
             raise node.wrong(f"has a g_idx of shape {list(order.shape)}; expected {k} blocks below {blocks}")
-        spread = np.zeros((n, k)) if zeros is None else zeros[:, order]
-        weights = e.const(((numbers - spread) * scales[:, order]).astype(scales.dtype))
+        weights = e.cast(e.const(numbers), scales.dtype.name)
+        if zeros is not None:
+            weights = weights - e.take(e.const(zeros.astype(scales.dtype)), e.const(order), axis=1)
+        weights = weights * e.take(e.const(scales), e.const(order), axis=1)
     made = e.matmul(x, e.transpose(e.cast(weights, x.dtype), [1, 0]))
     bias = node.input(5)
     return made if bias is None else made + bias
