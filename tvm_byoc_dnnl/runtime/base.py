@@ -248,7 +248,7 @@ class BaseRunner:
                 )
 
     def _givers_of(self, tensors: Sequence[Any]) -> str:
-        return f"the inputs have it, or the model computes it from them ({self._shapes_of(tensors)})"
+        return f"the inputs or the model's constants have it, or the model computes it ({self._shapes_of(tensors)})"
 
     def _shapes_of(self, tensors: Sequence[Any]) -> str:
         return ", ".join(f"{i} is {list(t.shape)}" for i, t in zip(self.inputs, tensors))
