@@ -173,7 +173,7 @@ def test_what_decides_whether_tokens_are_drawn(
     assert samples.generate(PROMPT, 16, seed=1) == drawn
 
 
-DEFAULTS = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+DEFAULTS = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,22 @@ def test_tokens_are_drawn_among_the_likeliest(settings: dict[str, Any], allowed:
     assert set(drawn.tolist()) == allowed
     if not settings:
         np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 600, [0.1, 0.3, 0.2, 0.4], atol=0.06)
+
+
+def test_tokens_that_were_there_before_are_less_likely() -> None:
+    logits = np.array([2.0, 3.0, -1.0, 2.5], "float32")
+    given = None, 1, None, None, DEFAULTS
+    choose = Sampling(*given, repetition_penalty=1.25, before=[1, 2])
+    assert [choose(logits) for _ in range(4)] == [3, 1, 1, 1]  # 3 / 1.25 is 2.4, 2.5 / 1.25 is 2
+    assert Sampling(*given, repetition_penalty=8.0, before=[0, 1, 3])(logits - 4) == 2  # -5, and -8
+    assert [Sampling(*given, before=[1])(logits) for _ in range(2)] == [1, 1]
+
+
+def test_settings_of_a_folder_that_are_not_applied_are_said(
+    changed: Any, caplog: pytest.LogCaptureFixture, cache: Path
+) -> None:
+    byoc.TextGenerator(changed(lambda c: c["search"].update(num_beams=4, min_length=0)), threads=1, cache_dir=cache)
+    assert "search.num_beams is 4, which has no effect here" in caplog.text and "min_length" not in caplog.text
 
 
 def test_logits_that_are_no_numbers_are_an_error() -> None:
@@ -407,6 +423,7 @@ def test_tokenizers_is_not_installed(folder: Path, monkeypatch: pytest.MonkeyPat
         ({"top_k": 1.5}, "top_k is 1.5"),
         ({"top_p": 0}, "top_p is 0; expected a number above 0, up to 1"),
         ({"top_p": 1.1}, "top_p is 1.1; expected a number above 0, up to 1"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; expected a number above 0"),
         ({"seed": -1}, "seed is -1; expected an integer from 0 on"),
         ({"seed": True}, "seed is True"),
         ({"stop": ""}, "stop is ''; expected a text that is not empty"),

@@ -34,7 +34,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "functions": ([],),
 }
-_SAMPLING = ("temperature", "top_k", "top_p", "seed", "stop")
+_SAMPLING = ("temperature", "top_k", "top_p", "seed", "stop", "repetition_penalty")
 #: tokens of a completion that says no number, as OpenAI has it
 _USUAL_LENGTH = 16
 

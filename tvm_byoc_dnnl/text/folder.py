@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -29,7 +30,19 @@ OUTPUTS = {
     "present_key_names": "present.%d.key",
     "present_value_names": "present.%d.value",
 }
+#: how tokens are chosen: name → kind, and what is usual where a folder does not say it
+_SEARCH: dict[str, tuple[type, Any]] = {
+    "do_sample": (bool, False),
+    "temperature": (float, 1.0),
+    "top_k": (float, 0),
+    "top_p": (float, 1.0),
+    "max_length": (int, None),
+    "repetition_penalty": (float, 1.0),
+}
+#: what is not done → its value that asks for nothing
+_LEFT = {"num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0}
 _NEEDED = object()
+_logger = logging.getLogger("tvm_byoc_dnnl")
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,8 @@ class Folder:
     vocabulary : int or None
         The number of logits, if the folder says it.
     search : dict
-        How tokens are chosen by default: do_sample, temperature, top_k, top_p, max_length.
+        How tokens are chosen by default: do_sample, temperature, top_k, top_p, max_length,
+        repetition_penalty.
     template : str or None
         For chats, if it is in no file of its own.
     """
@@ -114,13 +128,7 @@ class Folder:
             ends=said.tokens("model.eos_token_id"),
             begin=min(said.tokens("model.bos_token_id"), default=None),
             vocabulary=said.get("model.vocab_size", int, None),
-            search={
-                "do_sample": said.get("search.do_sample", bool, False),
-                "temperature": said.get("search.temperature", float, 1.0),
-                "top_k": said.get("search.top_k", float, 0),
-                "top_p": said.get("search.top_p", float, 1.0) or 1.0,  # 0 is: not used
-                "max_length": said.get("search.max_length", int, None),
-            },
+            search=said.search(),
         )
 
     def caches(self, names: Collection[str]) -> dict[str, str]:
@@ -161,6 +169,14 @@ class _Config:
         """A value, as `of_kind` checks it."""
         value = self._find(name)
         return default if value is None and default is not _NEEDED else of_kind(self._path, name, value, kind)
+
+    def search(self) -> dict[str, Any]:
+        """How tokens are chosen; what is asked for and not done is said in a warning."""
+        for name, plain in _LEFT.items():
+            if (value := self.get(f"search.{name}", float, plain)) != plain:
+                _logger.warning("%s: search.%s is %s, which has no effect here", self._path, name, value)
+        found = {name: self.get(f"search.{name}", kind, usual) for name, (kind, usual) in _SEARCH.items()}
+        return found | {"top_p": found["top_p"] or 1.0}  # 0 is: not used
 
     def names(self, name: str) -> dict[str, str]:
         """The texts of an object, by role."""
@@ -247,7 +263,7 @@ def from_gguf(path: Path, cache: ModelCache | None = None) -> Folder:
         ends=frozenset(said["ends"]),
         begin=said["begin"],
         vocabulary=None,
-        search={"do_sample": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_length": None},
+        search={name: usual for name, (_, usual) in _SEARCH.items()},
         template=said["template"],
     )
 

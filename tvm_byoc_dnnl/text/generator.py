@@ -98,6 +98,7 @@ class TextGenerator:
         top_p: float | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
+        repetition_penalty: float | None = None,
     ) -> Prompt:
         """The text that the model writes behind a prompt.
 
@@ -119,6 +120,9 @@ class TextGenerator:
             The same seed gives the same text. Without it, each call draws others.
         stop : str or sequence of str
             Strings before which the text ends.
+        repetition_penalty : float, optional
+            What the logits of tokens of the prompt and the text are divided by, or multiplied where they are below 0.
+            By default as the folder says.
 
         Returns
         -------
@@ -133,8 +137,9 @@ class TextGenerator:
 
         def stream(of: str) -> TextStream:
             return self.stream(
-                of, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop
-            )
+                of, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop,
+                repetition_penalty=repetition_penalty,
+            )  # fmt: skip
 
         if not isinstance(prompt, list):
             return "".join(stream(prompt))
@@ -160,6 +165,7 @@ class TextGenerator:
         top_p: float | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
+        repetition_penalty: float | None = None,
     ) -> TextStream:
         """The same text in pieces, each as soon as it is known; parameters and errors as for `generate`.
 
@@ -178,9 +184,8 @@ class TextGenerator:
         if not isinstance(stops, (list, tuple)) or not all(isinstance(s, str) and s for s in stops):
             raise InputError(f"stop is {stop!r}; expected a text that is not empty, or several")
         check_number("max_new_tokens", max_new_tokens)
-        folder = self._folder
-        sampling = Sampling(temperature, top_k, top_p, seed, folder.search)
-        ids = self._tokens(prompt)
+        folder, ids = self._folder, self._tokens(prompt)
+        sampling = Sampling(temperature, top_k, top_p, seed, folder.search, repetition_penalty, ids)
         name, most = "context_length", folder.context
         if max_new_tokens is None and (folder.search["max_length"] or most) < most:
             name, most = "max_length", folder.search["max_length"]

@@ -16,10 +16,12 @@ class Sampling:
 
     Parameters
     ----------
-    temperature, top_k, top_p, seed : optional
+    temperature, top_k, top_p, seed, repetition_penalty : optional
         As for `TextGenerator.generate`.
     defaults : mapping
-        ``do_sample``, and the three numbers where an argument is ``None``.
+        ``do_sample``, and the numbers where an argument is ``None``.
+    before : sequence of int
+        The tokens of the prompt.
 
     Raises
     ------
@@ -34,22 +36,42 @@ class Sampling:
         top_p: float | None,
         seed: int | None,
         defaults: Mapping[str, Any],
+        repetition_penalty: float | None = None,
+        before: Sequence[int] = (),
     ) -> None:
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         draws = defaults["do_sample"] or any(value is not None for value in given.values())
+        given["repetition_penalty"] = repetition_penalty
         numbers = {name: defaults[name] if value is None else value for name, value in given.items()}
         self._temperature = _checked("temperature", numbers["temperature"], "a number from 0 on", math.inf)
         self._top_k = int(_checked("top_k", numbers["top_k"], "an integer from 0 on", math.inf, whole=True))
         self._top_p = _checked("top_p", numbers["top_p"], "a number above 0, up to 1", 1.0)
+        self._penalty = _checked("repetition_penalty", numbers["repetition_penalty"], "a number above 0", math.inf)
         if self._top_p == 0:
             raise InputError("top_p is 0; expected a number above 0, up to 1")
+        if self._penalty == 0:
+            raise InputError("repetition_penalty is 0; expected a number above 0")
         if seed is not None:
             _checked("seed", seed, "an integer from 0 on, or None", math.inf, whole=True)
         self._greedy = not draws or self._temperature == 0 or self._top_k == 1
         self._random = np.random.default_rng(seed)
+        self._seen = set(before)
 
     def __call__(self, logits: np.ndarray) -> int:
         """The token for the logits of a position, [vocabulary]."""
+        token = self._chosen(self._penalised(logits))
+        self._seen.add(token)
+        return token
+
+    def _penalised(self, logits: np.ndarray) -> np.ndarray:
+        """The logits of tokens that were there before are smaller (Keskar et al., CTRL, 2019, section 4.1)."""
+        if self._penalty == 1 or not self._seen:
+            return logits
+        row, seen = np.array(logits, "float32"), list(self._seen)
+        row[seen] = np.where(row[seen] < 0, row[seen] * self._penalty, row[seen] / self._penalty)
+        return row
+
+    def _chosen(self, logits: np.ndarray) -> int:
         likeliest = int(np.argmax(logits))  # the first NaN, if there is one
         best = float(logits[likeliest])
         if not math.isfinite(best):
