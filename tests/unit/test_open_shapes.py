@@ -156,6 +156,14 @@ def test_heads_that_share_keys_do_not_split_regions() -> None:
             {"scales": np.array([1, 1, 3, 2], "float32")}, ("n", 1, "h", "w"), [(1, 1, 4, 5), (2, 1, 3, 2)],
             id="resize-by-scale",
         ),
+        pytest.param(
+            [node("Shape", ["x"], ["w"], start=3), node("Neg", ["w"], ["cut"]),
+             node("Concat", ["two", "cut", "two", "two", "one"], ["pads"], axis=0), node("Pad", ["x", "pads"], ["z"]),
+             node("Conv", ["z", "weight"], ["c"], strides=[4, 4]), node("Shape", ["c"], ["s"]),
+             node("ConstantOfShape", ["s"], ["zeros"]), node("Add", ["zeros", "c"], ["y"])],
+            {"two": np.array([0, 0]), "one": np.array([0]), "weight": np.ones((1, 1, 3, 1), "float32")},
+            (1, 1, "h", "w"), [(1, 1, 12, 5), (1, 1, 9, 2)], id="windows-of-a-difference",
+        ),
     ],
 )  # fmt: skip
 def test_computed_shapes(nodes: Any, constants: Any, shape: Any, sizes: list[tuple[int, ...]]) -> None:

@@ -19,8 +19,8 @@ from ...core.errors import ByocError, InputError, UnsupportedError
 from ...core.tensor_info import STORED, as_stored
 from ...core.tvm_fast import is_a
 from ...ir.native_loop import native_call
-from ...ir.relax_utils import make_constant
-from ...ir.tvm_compat import tensor_constant
+from ...ir.relax_utils import make_constant, shape_dims
+from ...ir.tvm_compat import analyzer, tensor_constant
 from .dim import Dim, Size, at_least, equal, expr_of, product, substituted, symbols_of
 from .value import MOST, MOST_OPEN, Node, Value, few, known_result
 
@@ -252,7 +252,15 @@ class Emit:
                 for d in here:
                     if isinstance(d[axis], Dim):
                         d[axis] = chosen if not broadcasts or d[axis] in sizes else 1
-        return [self.agree(x, dims) for x, dims in zip(given, _settled([d or () for d in known], new), strict=True)]
+        new = _settled([d or () for d in known], new)
+        agreed = [self.agree(x, dims) for x, dims in zip(given, new, strict=True)]
+        if _are_seen(agreed, applies):
+            return agreed
+        shapes = (relax.TensorType(self.shape(dims), x.stored) for x, dims in zip(agreed, new, strict=True))
+        return [
+            Value(self.bb.match_cast(self.bb.emit(self.tensor(x)), ty), dtype=x.dtype)
+            for x, ty in zip(agreed, shapes, strict=True)
+        ]
 
     def cast(self, x: Operand, dtype: str) -> Value:
         """A value of another dtype, between dtypes that TVM converts as ONNX does."""
@@ -344,6 +352,18 @@ def _settled(known: Sequence[Sequence[Size]], new: Sequence[Sequence[Size]]) -> 
         if isinstance(a, Dim) and type(b) is int
     }
     return [[substituted(d, numbers) for d in dims] for dims in new]
+
+
+def _are_seen(values: Sequence[Value], applies: Callable[[int], bool]) -> bool:
+    """Whether TVM sees that sizes are equal: it does not of ``(n - m) // 4`` and ``(n + 3*m) // 4 - m``."""
+    prover, first = analyzer(), dict[int, Any]()
+    for x in values:
+        dims = () if x.expr is None else shape_dims(x.expr.ty) or ()
+        for axis, expr in zip(range(-1, -1 - len(dims), -1), reversed(dims), strict=True):
+            is_plain = isinstance(expr, int) or is_a(expr, tvm.tirx.Var)
+            if applies(axis) and not is_plain and not prover.can_prove_equal(first.setdefault(axis, expr), expr):
+                return False
+    return True
 
 
 def split_last(e: Emit, x: Value, widths: Sequence[Size]) -> list[Value]:
