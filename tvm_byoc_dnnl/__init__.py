@@ -18,7 +18,7 @@ with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch lo
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
-    from .core.machine import __version__ as __version__
+    from ._public import __version__ as __version__
 
 
 def _pipeline(**options: Any) -> tvm.transform.Pass:

@@ -6,7 +6,7 @@ Each name is repeated, which says to type checkers that it is exported. This is 
 # ruff: noqa: I001 - it would give each name a statement of its own
 from __future__ import annotations
 
-from .core.machine import __version__ as __version__
+from .core.machine import own_version as _own_version
 from .api import compile as compile, emit as emit, partition as partition
 from .pipeline.byoc import byoc_pipeline as byoc_pipeline
 from .pipeline.executable import source_options as source_options
@@ -98,6 +98,7 @@ from .vendors.registry import (
 )
 from .vendors.namespaces import get_target_options as get_target_options, set_target_options as set_target_options
 
+__version__ = _own_version()
 #: the public names
 _NAMES = {name: value for name, value in list(globals().items()) if name == "__version__" or name[0] != "_"}
 del _NAMES["annotations"]

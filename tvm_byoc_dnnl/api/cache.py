@@ -29,7 +29,7 @@ from ..core import _native
 from ..core.compilation import knowing
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, read, written
-from ..core.machine import __version__, version_of
+from ..core.machine import own_version, version_of
 from ..frontends import LastRow
 from ..frontends.gguf import SUFFIX as GGUF
 from ..ir.fingerprint import content_key, fingerprint
@@ -232,7 +232,7 @@ def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[
 
 def _software(names: Sequence[str]) -> dict[str, Any]:
     return {
-        "package": [__version__, *_own_files()],
+        "package": [own_version(), *_own_files()],
         "versions": {name: version_of(name) for name in _PACKAGES} | {"python": sys.version},
         "namespaces": {name: _namespace_facts(name) for name in names},
     }

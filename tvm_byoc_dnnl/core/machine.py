@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # LLVM only guesses a CPU, by its instructions, where it does not know the model.
@@ -167,16 +166,17 @@ def progress(message: str, *, at_prompt: bool = False) -> Iterator[Callable[[str
         yield status.update
 
 
-__all__ = ["__version__", "version_of"]
-
-
 @cache
 def version_of(distribution: str) -> str:
     """The version of a distribution, ``""`` where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # takes long to import
+
     try:
         return version(distribution)
     except PackageNotFoundError:
         return ""
 
 
-__version__ = version_of("tvm-byoc-dnnl") or "0.0.0+source"  # of a source tree on PYTHONPATH
+def own_version() -> str:
+    """The version of this package; one that says so of a source tree on PYTHONPATH."""
+    return version_of("tvm-byoc-dnnl") or "0.0.0+source"

@@ -22,7 +22,7 @@ from tvm import relax
 from ..core import _native
 from ..core.compilation import ASKED, read_facts, read_log
 from ..core.errors import ArtifactError
-from ..core.machine import __version__
+from ..core.machine import own_version
 from ..ir.relax_utils import (
     bindings_in,
     bindings_of,
@@ -209,7 +209,7 @@ def attach_metadata(mod: tvm.IRModule, regions: tvm.IRModule) -> tvm.IRModule:
     record = {
         "version": METADATA_VERSION,
         "tvm": tvm.__version__,
-        "tvm_byoc_dnnl": __version__,
+        "tvm_byoc_dnnl": own_version(),
         "inputs": [asdict(i) for i in inputs_of(main)],
         "outputs": [asdict(o) for o in outputs_of(main)],
         "unaligned": unaligned_inputs(mod, main),

@@ -12,7 +12,7 @@ import tvm
 from tvm.relax.dpl import DFPattern
 
 from ..core.errors import ArgumentTypeError, InputError, names_of, reloading
-from ..core.machine import __version__
+from ..core.machine import own_version
 from ..core.verdict import Reject, with_options
 from ..graph import PortableGraph
 from ..graph.builder import GraphBuilder
@@ -157,8 +157,8 @@ def register_namespace(
     if api not in API_VERSIONS:
         known = ", ".join(map(str, API_VERSIONS))
         raise InputError(
-            f"register_namespace({compiler!r}): api is {api!r}; tvm-byoc-dnnl {__version__} has version {known} of the "
-            "contract with vendors: install a version that has the other, or write the backend for this one"
+            f"register_namespace({compiler!r}): api is {api!r}; tvm-byoc-dnnl {own_version()} has version {known} of "
+            "the contract with vendors: install a version that has the other, or write the backend for this one"
         )
     functions = {part.name: given[part.name] for part in fields(VendorFunctions) if given.get(part.name) is not None}
     check_functions(f"register_namespace({compiler!r})", **functions)

@@ -16,7 +16,6 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...core.machine import __version__
 from ...ir.relax_utils import op_calls
 from ...partitioning.trial import ask
 from ...vendors import Namespace
@@ -100,7 +99,7 @@ class Report:
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "date": datetime.now(timezone.utc).date().isoformat(),
-            "versions": {"tvm-byoc-dnnl": __version__, "apache-tvm": tvm.__version__},
+            "versions": {"tvm-byoc-dnnl": own_version(), "apache-tvm": tvm.__version__},
             "counts": {status: total[status] for status in _STATUSES},
             "cases": [asdict(case) for case in self.cases],
             "notes": list(self.notes),
