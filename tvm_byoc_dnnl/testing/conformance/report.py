@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ...core.machine import own_version
 from ...ir.relax_utils import op_calls
 from ...partitioning.trial import ask
 from ...vendors import Namespace
