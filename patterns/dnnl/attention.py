@@ -121,18 +121,11 @@ def rotary(g: GraphBuilder, call: Any) -> Value:
     if positions is not None:
         at = g.value(positions)
         require(at.ndim == 2 and at.dtype == "int64", f"positions of shape {at.shape}, {at.dtype}")
-        cos, sin = (_rows_at(g, table, at) for table in (cos, sin))
+        cos, sin = (
+            g.emit("gather", [table, at], (*at.shape, *table.shape[1:]), alg="checked", axis=0) for table in (cos, sin)
+        )
     turned = g.emit("rotary", [x, cos, sin], x.shape, alg="neighbours" if attrs["interleaved"] else "halves")
     return turned if out is x else g.reshape(g.permute(turned, (0, 2, 1, 3)), out.shape)
-
-
-def _rows_at(g: GraphBuilder, table: Value, at: Value) -> Value:
-    """Rows of a table; all layers read those that the first one has gathered."""
-    shape = (*at.shape, *table.shape[1:])
-    for node in g.graph.nodes.readers(at.id):
-        if node.kind == "gather" and node.inputs == (table.id, at.id) and node.attrs == {"alg": "checked", "axis": 0}:
-            return Value(node.outputs[0], table.dtype, shape)
-    return g.emit("gather", [table, at], shape, alg="checked", axis=0)
 
 
 def _width(query: Value) -> int:

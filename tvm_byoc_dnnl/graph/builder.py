@@ -63,18 +63,13 @@ class Value:
 
 
 class GraphBuilder:
-    """Build one `PortableGraph`.
-
-    Parameters
-    ----------
-    name : str
-        The graph's name. Its constants are called ``const_0``, ``const_1`` …
-    """
+    """Build one `PortableGraph`; its constants are called ``const_0``, ``const_1`` …"""
 
     def __init__(self, name: str) -> None:
         self.graph = PortableGraph(name)
         self._values: ByIdentity[Value | tuple[Any, ...]] = ByIdentity()
         self._constants: ByIdentity[Value] = ByIdentity()
+        self._nodes: dict[str, Node] = {}
         self._symbols: dict[Any, Dim] = {}
         self._symbol_names: set[str] = set()
         self._source: list[str] = []
@@ -83,10 +78,7 @@ class GraphBuilder:
     def dim(self, dim: Any) -> Dim:
         """A dim of Relax as a dim of the graph.
 
-        Raises
-        ------
-        Reject
-            If the expression has an operator that the graph cannot say.
+        Raises `Reject` if the expression has an operator that the graph cannot say.
         """
         if isinstance(dim, (int, tirx.IntImm)):
             return int(dim)
@@ -235,14 +227,20 @@ class GraphBuilder:
         result_scaling: Scaling | None = None,
         **attrs: Any,
     ) -> Value:
-        """Append a node of ``kind`` with one output of ``shape``; dtype of the first input unless given."""
+        """Append a node of ``kind`` with one output of ``shape``; dtype of the first input unless given.
+
+        A node that is there already, with the same inputs and attributes, is read once more instead.
+        """
         ins = list(inputs)
-        out = self._tensor(dtype or ins[0].dtype, shape)
-        node = Node(kind, tuple(v.id for v in ins), (out.id,), attrs, list(post_ops), list(self._source))
-        node.calls = list(self._calls)
-        node.scalings, node.result_scaling = dict(scalings or {}), result_scaling
-        self.graph.nodes.append(node)
-        return out
+        rest = (tuple(shape), dtype or ins[0].dtype, list(post_ops), dict(scalings or {}), result_scaling)
+        node = self._nodes.get(key := repr((kind, [v.id for v in ins], sorted(attrs.items()), rest)))
+        if node is None:
+            out = self._tensor(rest[1], shape)
+            node = self._nodes[key] = Node(kind, tuple(v.id for v in ins), (out.id,), attrs, rest[2])
+            node.scalings, node.result_scaling = rest[3:]
+            self.graph.nodes.append(node)
+        node.source, node.calls = [*node.source, *self._source], [*node.calls, *self._calls]
+        return Value(node.outputs[0], rest[1], rest[0])
 
     def reshape(self, value: Value, shape: Sequence[Dim]) -> Value:
         """``value`` in another shape; itself where the shape is the same."""
