@@ -94,10 +94,8 @@ class Capture:
     def export(self, arguments: Sequence[Any]) -> torch.export.ExportedProgram:
         """The program that computes the compiled results from the inputs, with these weights and numbers.
 
-        Raises
-        ------
-        UnsupportedError
-            If PyTorch cannot export the graph, or it writes to what other arguments or results share.
+        Raises `UnsupportedError` if PyTorch cannot export the graph, or it writes to what other arguments or results
+        share.
         """
         program = self._exported(arguments)
         if not self.written and any(map(writes, program.graph.nodes)):
@@ -404,11 +402,6 @@ class Watch:
 
     PyTorch counts writes to a tensor, but not those through ``tensor.data``. So a few values of each weight are
     compared as well, and a change of other single values through ``.data`` stays unseen.
-
-    Parameters
-    ----------
-    weights : sequence of torch.Tensor
-        Parameters and buffers.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:

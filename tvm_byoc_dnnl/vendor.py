@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from . import whole as _whole
+from .whole import table as _whole
 from .core import _native
 from .core._native import INCLUDE as INCLUDE
 from .core.errors import (
@@ -75,7 +75,7 @@ from .vendors.registry import (
     register_pattern as register_pattern,
     register_unsupported as register_unsupported,
 )
-from .whole import RELU_OF_NUMBERS as RELU_OF_NUMBERS, ROUNDED as ROUNDED
+from .whole.table import RELU_OF_NUMBERS as RELU_OF_NUMBERS, ROUNDED as ROUNDED
 from .whole.table import CACHED_ATTENTION as CACHED_ATTENTION
 from .whole.recurrent import RECURRENT as RECURRENT
 from .whole import recurrent as _recurrent

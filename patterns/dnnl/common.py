@@ -161,10 +161,7 @@ def times(x: DFPattern, by: DFPattern, over: DFPattern) -> DFPattern:
 def number(match: Match, name: str, default: float | None = None) -> float:
     """The number that a matched constant holds in every element; ``default`` where that part was not matched.
 
-    Raises
-    ------
-    Reject
-        If it is no constant, or its elements differ.
+    Raises `Reject` if it is no constant, or its elements differ.
     """
     expr = match.get(name)
     if expr is None and default is not None:

@@ -191,10 +191,7 @@ def _note(document: str, answer: dict[str, Any]) -> dict[str, Any]:
 def path() -> Path:
     """The file of the oneDNN library that this process uses.
 
-    Raises
-    ------
-    NativeLibraryError
-        If it cannot be loaded, or is not a file of its own.
+    Raises `NativeLibraryError` if it cannot be loaded, or is not a file of its own.
     """
     native.engine_info("dnnl")
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -291,13 +288,9 @@ def write_program(program: Standalone, folder: Path) -> list[Path]:
     """Write the files that make a program of an emitted region; it then needs only oneDNN's headers and library.
 
     Build it with CMake, or ``cc main.c <region>.c -ldnnl``; run it as ``./program weights.bin input.bin output.bin``.
-    If oneDNN chooses other layouts on another machine, the program stops with a message.
-
-    Returns
-    -------
-    list of Path
-        ``program.h`` (positions of tensors in the files), ``weights.bin``, the headers of the code that runs a plan,
-        ``main.c`` and ``CMakeLists.txt``.
+    If oneDNN chooses other layouts on another machine, the program stops with a message. Returns ``program.h``
+    (positions of tensors in the files), ``weights.bin``, the headers of the code that runs a plan, ``main.c`` and
+    ``CMakeLists.txt``.
     """
     graph = program.graph
     constants = _lay_out([(c.name, graph.tensors[c.tensor]) for c in graph.constants], _ALIGNMENT)

@@ -47,11 +47,8 @@ _DTYPES = ("float32", "bfloat16", "int8")
 def measure(threads: Sequence[int], tell: Callable[[str], None]) -> tuple[dict[str, Any], str]:
     """The description of this machine with these numbers of threads, as a file that TVM_BYOC_RATES may name.
 
-    Returns
-    -------
-    tuple of dict and str
-        The document, and a line about each number of threads: how well the model chooses for layers to which nothing
-        was fitted, before and after.
+    Returns the document, and a line about each number of threads: how well the model chooses for layers to which
+    nothing was fitted, before and after.
     """
     machine = str(native.engine_info("dnnl")["machine"]["name"])
     base = next(name for part, name in _BASES.items() if part in f"{machine}-avx2")

@@ -13,7 +13,7 @@ from tvm.relax import op as R
 import tvm_byoc_dnnl as byoc
 from tests.isa import computes_in, isa
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.whole import operator
+from tvm_byoc_dnnl.whole.table import operator
 
 RNG = np.random.default_rng(0)
 computes_low = pytest.mark.skipif(not computes_in("bfloat16"), reason="this CPU has no bfloat16")

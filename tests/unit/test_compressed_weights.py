@@ -16,7 +16,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.prepare.compression import compressed, why_not_compressed
-from tvm_byoc_dnnl.whole import operator
+from tvm_byoc_dnnl.whole.table import operator
 
 K, N = 256, 300
 RNG = np.random.default_rng(0)

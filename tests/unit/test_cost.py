@@ -4,7 +4,7 @@ import pytest
 from tvm import relax, tirx
 
 from tvm_byoc_dnnl.graph.cost import call_bytes, call_flops, type_bytes
-from tvm_byoc_dnnl.whole import operator
+from tvm_byoc_dnnl.whole.table import operator
 
 
 def var(*shape, dtype="float32"):

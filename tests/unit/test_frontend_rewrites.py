@@ -13,7 +13,7 @@ from tests.unit.importing import check, node, onnx_model, ops, prepared, rand, r
 from tvm_byoc_dnnl.core.errors import UnsupportedError
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import ort_run
-from tvm_byoc_dnnl.whole import expand
+from tvm_byoc_dnnl.whole.table import expand
 
 MS = "com.microsoft"
 IMAGE = {"x": (1, 3, 10, 11)}

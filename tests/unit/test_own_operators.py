@@ -19,7 +19,7 @@ from tvm_byoc_dnnl.frontends.onnx import walk  # noqa: F401 - loads the table
 from tvm_byoc_dnnl.frontends.onnx.table import entries
 from tvm_byoc_dnnl.ir.relax_utils import composite_of, ops_of
 from tvm_byoc_dnnl.vendors import namespaces
-from tvm_byoc_dnnl.whole import DECLARED_LATER
+from tvm_byoc_dnnl.whole.table import DECLARED_LATER
 
 R = relax.op
 DOMAIN = "ai.acme"

@@ -14,7 +14,7 @@ from tvm import relax, tirx
 import tvm_byoc_dnnl as byoc
 from tvm_byoc_dnnl.ir.relax_utils import composite_of, ops_of
 from tvm_byoc_dnnl.vendors import namespaces
-from tvm_byoc_dnnl.whole import expand, inputs_of, operator
+from tvm_byoc_dnnl.whole.table import expand, inputs_of, operator
 
 R = relax.op
 DOMAIN = "ai.acme"

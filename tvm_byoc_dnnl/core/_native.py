@@ -131,12 +131,8 @@ def advice(error: str) -> str:
 def load_library(path: Path, key: str | None = None) -> Any:
     """Check a library, and load what was checked; ``key`` is what it must have been made from.
 
-    Raises
-    ------
-    OSError
-        If there is no such file, or it is none.
-    ArtifactError
-        If it is no library that can be loaded, or is damaged; or is replaced while it is loaded.
+    Raises `OSError` if there is no such file, or it is none; `ArtifactError` if it is no library that can be loaded, or
+    is damaged, or is replaced while it is loaded.
     """
     load()
     for _ in range(_TRIES):

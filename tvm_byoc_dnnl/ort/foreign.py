@@ -35,19 +35,7 @@ def _is_real(module: types.ModuleType) -> bool:
 class ForeignSession:
     """A session of ONNX Runtime with arrays in and out.
 
-    Parameters
-    ----------
-    model : str or bytes
-        The model.
-    options : SessionOptions
-        Of this package.
-    **others
-        ``providers`` and ``provider_options``.
-
-    Raises
-    ------
-    ImportError
-        If ONNX Runtime is not installed.
+    ``others`` are ``providers`` and ``provider_options``. Raises `ImportError` if ONNX Runtime is not installed.
     """
 
     def __init__(self, model: str | bytes, options: SessionOptions, **others: Any) -> None:

@@ -66,13 +66,7 @@ class _Options:
         self._entries[name] = typed("value", value, str)
 
     def _entry(self, name: str) -> str:
-        """An entry of the configuration.
-
-        Raises
-        ------
-        RuntimeError
-            If it was not set.
-        """
+        """An entry of the configuration. Raises `RuntimeError` if it was not set."""
         if typed("name", name, str) not in self._entries:
             raise RuntimeError(f"{type(self).__name__} does not have configuration with key: {name}")
         return self._entries[name]

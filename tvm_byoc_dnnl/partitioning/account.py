@@ -24,7 +24,7 @@ from ..vendors import Description, Namespace, told
 from ..vendors.codegen import Times
 from ..vendors.namespaces import compilation_of, find_namespace
 from ..vendors.portable import PortableCodegen, lower_region
-from ..whole import is_whole
+from ..whole.table import is_whole
 from .flow import Flow, Leaf, Node, OnnxNodes, nodes_of, read_flow
 from .report_data import CallReport, Candidate, NearMiss, RegionReport, ReportData, Totals, Value
 from .trial import ask

@@ -23,7 +23,7 @@ from ..prepare.compression import compress_weights, round_sources
 from ..vendors import Namespace, Pattern
 from ..vendors.namespaces import compilation_of, get_target_options, namespace
 from ..vendors.quantised_groups import CONVERSIONS, Matched
-from ..whole import expand, whole_ops
+from ..whole.table import expand, whole_ops
 from .matches import Composites, Group, Searched, ops_in_pattern, ops_of_pattern, refuse_escape
 from .search_forms import OwnCopies, spread_tuples, with_unique_names
 from .trial import (

@@ -23,7 +23,7 @@ from ..graph.builder import GraphBuilder
 from ..ir.relax_utils import op_calls
 from ..vendors import Namespace, Predicate, told
 from ..vendors.namespaces import check_arguments, compilers, find_namespace, namespace
-from ..whole import is_whole, whole_ops
+from ..whole.table import is_whole, whole_ops
 from .matches import ops_in_pattern
 
 _logger = logging.getLogger("tvm_byoc_dnnl")

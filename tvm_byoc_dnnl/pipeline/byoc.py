@@ -34,7 +34,7 @@ from ..vendors.codegen import OUTPUTS, Times
 from ..vendors.hook_route import opaque
 from ..vendors.namespaces import find_namespace, registered, with_options
 from ..vendors.portable import source_namespaces
-from ..whole import Expand
+from ..whole.table import Expand
 from . import PIPELINE
 from .guards import LEGALIZATIONS, CheckSizes
 from .host_code import AnchorHostCode, DropSequenceMarks, StartReductions

@@ -33,8 +33,8 @@ from tvm import relax
 from ..core.errors import one_of, takes
 from ..ir.relax_utils import make_constant
 from ..ir.tvm_compat import is_constant
-from ..whole import ROUNDED, block_of, rounded
 from ..whole.recurrent import RECURRENT
+from ..whole.table import ROUNDED, block_of, rounded
 from .constants import FOLDS, evaluated, weights_of
 from .rewrite import Found, Rule, Rules, Scope, rewrite_pass
 

@@ -31,7 +31,7 @@ from tvm import relax
 
 from ..core.tvm_fast import items
 from ..ir.relax_utils import with_attributes
-from ..whole import relu_of_numbers
+from ..whole.table import relu_of_numbers
 from .affine import per_channel
 from .rewrite import Found, Rules, Scope
 

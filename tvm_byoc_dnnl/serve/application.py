@@ -34,14 +34,8 @@ def application(
 ) -> Starlette:
     """The ASGI application.
 
-    Parameters
-    ----------
-    models : Models
-        What is served; they start and end with the application.
-    largest : int
-        Bytes that a request may have.
-    started : callable, optional
-        A context that is open while the application answers.
+    ``models``: what is served; they start and end with the application. ``largest``: bytes that a request may have.
+    ``started``: a context that is open while the application answers.
     """
 
     @contextlib.asynccontextmanager

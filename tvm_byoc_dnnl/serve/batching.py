@@ -38,16 +38,9 @@ class Waiting:
 class Queue:
     """The order of calls: the oldest request first, and with it those behind that fit.
 
-    It has no clock and no lock: each method is told the time, and one thread at a time calls.
-
-    Parameters
-    ----------
-    most_rows : int
-        Rows of a call; a request that has more by itself is called alone.
-    delay : float
-        Seconds that a request waits for others while the call has room.
-    places : int
-        Requests that may wait.
+    It has no clock and no lock: each method is told the time, and one thread at a time calls. ``most_rows``: rows of a
+    call; a request that has more by itself is called alone. ``delay``: seconds that a request waits for others while
+    the call has room. ``places``: requests that may wait.
     """
 
     def __init__(self, most_rows: int = 1, delay: float = 0.0, places: int = 64) -> None:
@@ -58,13 +51,7 @@ class Queue:
         return len(self._waiting)
 
     def put(self, request: Waiting) -> None:
-        """Let a request wait.
-
-        Raises
-        ------
-        Refusal
-            If no place is left.
-        """
+        """Let a request wait. Raises `Refusal` if no place is left."""
         self._waiting = [each for each in self._waiting if not each.future.cancelled()]
         if len(self._waiting) >= self.places:
             raise Refusal(TOO_MANY, f"{self.places} requests wait already; try again later")
@@ -94,14 +81,8 @@ class Queue:
 class Batcher:
     """Threads that make the calls of a queue.
 
-    Parameters
-    ----------
-    call : callable
-        Of the inputs of one or several requests; it returns the result of each, or raises.
-    queue : Queue
-        The order of the calls.
-    threads : int
-        Calls at the same time.
+    ``call``: of the inputs of one or several requests; it returns the result of each, or raises. ``queue``: the order
+    of the calls. ``threads``: calls at the same time.
     """
 
     def __init__(self, call: Callable[[Sequence[Any]], Sequence[Any]], queue: Queue, threads: int = 1) -> None:
@@ -116,10 +97,7 @@ class Batcher:
     def submit(self, inputs: Any, rows: int = 1, key: Hashable = None) -> Future[Any]:
         """Let a request wait for its call. Cancelling the future takes it out of the queue.
 
-        Raises
-        ------
-        Refusal
-            If no place is left, or the batcher is closed.
+        Raises `Refusal` if no place is left, or the batcher is closed.
         """
         request = Waiting(inputs, rows, key, time.monotonic())
         with self._changed:

@@ -40,13 +40,7 @@ _USUAL_LENGTH = 16
 
 
 class Completions:
-    """The addresses of language models.
-
-    Parameters
-    ----------
-    rest : Rest
-        Reads bodies, and knows the models.
-    """
+    """The addresses of language models; ``rest`` reads bodies, and knows the models."""
 
     def __init__(self, rest: Rest) -> None:
         self._rest, self._models = rest, rest.models
@@ -181,13 +175,7 @@ def _usage(streams: Mapping[int, Any]) -> dict[str, int]:
 
 
 def _messages(given: Any) -> list[dict[str, Any]]:
-    """Messages whose contents are texts.
-
-    Raises
-    ------
-    InputError
-        If they are none, or have something else than text.
-    """
+    """Messages whose contents are texts. Raises `InputError` if they are none, or have something else than text."""
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
         raise InputError(f"messages is {given!r:.60}; expected a list of objects with role and content")
     found = []

@@ -100,13 +100,7 @@ def messages() -> dict[str, Any]:
 
 
 class Service:
-    """Answers the calls of a client.
-
-    Parameters
-    ----------
-    models : Models
-        What is served.
-    """
+    """Answers the calls of a client."""
 
     def __init__(self, models: Models) -> None:
         self._models, self._messages = models, messages()
@@ -171,13 +165,7 @@ class Service:
 
 
 def _arrays(request: Any) -> dict[str, Any]:
-    """The inputs of a request.
-
-    Raises
-    ------
-    InputError
-        If one is given twice, or its data do not fit what is said of it.
-    """
+    """The inputs of a request. Raises `InputError` if one is given twice, or its data do not fit what is said of it."""
     raw, found = request.raw_input_contents, {}
     if raw and len(raw) != len(request.inputs):
         raise InputError(f"the request has {len(raw)} raw_input_contents; expected {len(request.inputs)}, as inputs")

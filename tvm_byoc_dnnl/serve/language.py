@@ -21,17 +21,8 @@ _AT_ONCE = 16
 class LanguageModel:
     """A language model that writes texts.
 
-    Parameters
-    ----------
-    source : Source
-        What `TextGenerator` reads.
-    settings : Settings
-        How it is called. ``timeout`` is for the time until the next piece of a text.
-
-    Raises
-    ------
-    InputError, UnsupportedError
-        As of `TextGenerator`.
+    ``source``: what `TextGenerator` reads. ``settings``: how it is called. ``timeout`` is for the time until the next
+    piece of a text. Raises `InputError`, `UnsupportedError` as of `TextGenerator`.
     """
 
     platform = "a language model"
@@ -63,10 +54,7 @@ class LanguageModel:
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt of a conversation.
 
-        Raises
-        ------
-        InputError
-            If the model has no template, or the template refuses the messages.
+        Raises `InputError` if the model has no template, or the template refuses the messages.
         """
         if self._template is None:
             raise InputError(
@@ -77,14 +65,8 @@ class LanguageModel:
     async def write(self, prompts: Sequence[str], **how: Any) -> AsyncGenerator[tuple[int, str, TextStream], None]:
         """Texts behind prompts, in pieces: the number of the prompt, a piece, and the stream that it comes of.
 
-        The last piece of each text is empty.
-
-        Raises
-        ------
-        Refusal
-            If too many texts wait, or a piece takes too long.
-        InputError
-            As of `TextGenerator.stream`.
+        The last piece of each text is empty. Raises `Refusal` if too many texts wait, or a piece takes too long;
+        `InputError` as of `TextGenerator.stream`.
         """
         with self._metrics.request(self.name, status_of):
             async with contextlib.aclosing(self._pieces(prompts, how)) as pieces:

@@ -77,10 +77,7 @@ class Source:
     def parse(cls, text: str) -> Source:
         """Out of ``PATH`` or ``NAME=PATH``.
 
-        Raises
-        ------
-        InputError
-            If the name is none that an address can have; a `MissingFileError` if there is no such file.
+        Raises `InputError` if the name is none that an address can have; a `MissingFileError` if there is no such file.
         """
         name, separator, path = text.partition("=")
         source = cls(name, Path(path)) if separator else cls(Path(text).stem, Path(text))
@@ -115,17 +112,9 @@ class Source:
 class Model:
     """A compiled model that answers requests.
 
-    Parameters
-    ----------
-    source : Source
-        A library that ``export_library`` wrote, or an ONNX file, which is compiled.
-    settings : Settings
-        How it is called.
-
-    Raises
-    ------
-    InputError, ArtifactError, UnsupportedError
-        As of `load` and `compile`; or if the model does not describe its inputs.
+    ``source``: a library that ``export_library`` wrote, or an ONNX file, which is compiled. ``settings``: how it is
+    called. Raises `InputError`, `ArtifactError`, `UnsupportedError` as of `load` and `compile`; or if the model does
+    not describe its inputs.
     """
 
     platform = "a model of tensors"
@@ -216,12 +205,8 @@ class Model:
     async def infer(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
         """The wanted outputs, or all of them.
 
-        Raises
-        ------
-        Refusal
-            If no place is left in the queue, or the time is over.
-        InputError
-            If a name, a dtype, a shape or a value is wrong.
+        Raises `Refusal` if no place is left in the queue, or the time is over; `InputError` if a name, a dtype, a shape
+        or a value is wrong.
         """
         ordered, names = self._checked(inputs), [o.name for o in self.outputs]
         for name in outputs or ():
@@ -274,15 +259,7 @@ class Model:
 
 
 class Models:
-    """The models of one process, by name.
-
-    Parameters
-    ----------
-    models : sequence
-        Those that are served.
-    metrics : Metrics
-        What is counted.
-    """
+    """The models of one process, by name."""
 
     def __init__(self, models: Sequence[Any], metrics: Metrics) -> None:
         self._models = {model.name: model for model in models}
@@ -306,10 +283,7 @@ class Models:
     def find(self, name: str, version: str | None = None, kind: Any = None) -> Any:
         """The model of a name, if it has the version.
 
-        Raises
-        ------
-        Refusal
-            If there is none; if it is not of the ``kind`` that answers such requests.
+        Raises `Refusal` if there is none, or it is not of the ``kind`` that answers such requests.
         """
         model = self._models.get(name)
         if model is None:

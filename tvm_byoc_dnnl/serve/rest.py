@@ -25,15 +25,7 @@ _INFLATE = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Rest:
-    """The addresses of a server.
-
-    Parameters
-    ----------
-    models : Models
-        What is served.
-    largest : int
-        Bytes that a request may have.
-    """
+    """The addresses of a server; ``largest``: bytes that a request may have."""
 
     def __init__(self, models: Models, largest: int = LARGEST) -> None:
         self.models, self._largest = models, largest
@@ -101,12 +93,8 @@ class Rest:
     async def body(self, request: Request) -> bytes:
         """The body, if it comes in time and is not too large.
 
-        Raises
-        ------
-        Refusal
-            If it is too large, or too slow.
-        InputError
-            If it is compressed in another way than gzip or deflate, or wrongly.
+        Raises `Refusal` if it is too large, or too slow; `InputError` if it is compressed in another way than gzip or
+        deflate, or wrongly.
         """
         try:
             body = await asyncio.wait_for(self._received(request), _PATIENCE)

@@ -30,14 +30,8 @@ HEADER = "Inference-Header-Content-Length"
 class InferRequest:
     """What a client asks for.
 
-    Attributes
-    ----------
-    inputs : dict of str to numpy.ndarray
-        By name.
-    outputs : dict of str to bool, optional
-        The wanted outputs in order, and whether each is sent as raw bytes; ``None`` for all of them.
-    binary : bool
-        Whether outputs that do not say how are sent as raw bytes.
+    ``inputs``: by name. ``outputs``: the wanted outputs in order, and whether each is sent as raw bytes; ``None`` for
+    all of them. ``binary``: whether outputs that do not say how are sent as raw bytes.
     """
 
     inputs: dict[str, np.ndarray]
@@ -47,13 +41,7 @@ class InferRequest:
 
 
 def numpy_dtype(name: str, datatype: Any) -> np.dtype:
-    """NumPy's dtype for one of the protocol.
-
-    Raises
-    ------
-    InputError
-        If the protocol, or NumPy, has none of this name.
-    """
+    """NumPy's dtype for one of the protocol. Raises `InputError` if the protocol, or NumPy, has none of this name."""
     if not isinstance(datatype, str) or datatype not in _DTYPES:
         raise InputError(
             f"input {name!r} has datatype {datatype!r}; expected one of {', '.join(_DTYPES)}"
@@ -69,10 +57,7 @@ def numpy_dtype(name: str, datatype: Any) -> np.dtype:
 def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -> np.ndarray:
     """The array of raw bytes, little endian, row by row; a view of them.
 
-    Raises
-    ------
-    InputError
-        If datatype or shape is none, or the number of bytes does not fit them.
+    Raises `InputError` if datatype or shape is none, or the number of bytes does not fit them.
     """
     dtype, dims = numpy_dtype(name, datatype), _dims(name, shape)
     expected = math.prod(dims) * dtype.itemsize
@@ -84,11 +69,8 @@ def from_bytes(name: str, datatype: Any, shape: Any, data: bytes | memoryview) -
 def from_numbers(name: str, datatype: Any, shape: Any, data: Any) -> np.ndarray:
     """The array of numbers, in one list or in nested ones.
 
-    Raises
-    ------
-    InputError
-        If datatype or shape is none, or the numbers do not fit them: their count, a fraction for an integer, a number
-        that the datatype does not hold.
+    Raises `InputError` if datatype or shape is none, or the numbers do not fit them: their count, a fraction for an
+    integer, a number that the datatype does not hold.
     """
     dtype, dims = numpy_dtype(name, datatype), _dims(name, shape)
     try:
@@ -118,17 +100,8 @@ def from_numbers(name: str, datatype: Any, shape: Any, data: Any) -> np.ndarray:
 def read_request(body: bytes, json_length: str | None) -> InferRequest:
     """The request that a body holds.
 
-    Parameters
-    ----------
-    body : bytes
-        JSON; behind it, raw bytes of inputs whose parameter ``binary_data_size`` says how many.
-    json_length : str, optional
-        The header `HEADER`: where the JSON ends.
-
-    Raises
-    ------
-    InputError
-        If the body is none of the protocol.
+    ``body``: JSON; behind it, raw bytes of inputs whose parameter ``binary_data_size`` says how many. ``json_length``:
+    the header `HEADER`: where the JSON ends. Raises `InputError` if the body is none of the protocol.
     """
     length = len(body)
     if json_length is not None:
@@ -167,13 +140,7 @@ def read_request(body: bytes, json_length: str | None) -> InferRequest:
 
 
 def read_json(text: bytes) -> dict[str, Any]:
-    """The JSON object of a body.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """The JSON object of a body. Raises `InputError` if it is none."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -188,19 +155,8 @@ def written_answer(
 ) -> tuple[bytes, int | None]:
     """The body of an answer, and the length of its JSON where raw bytes follow.
 
-    Parameters
-    ----------
-    record : mapping
-        What the answer has beside its outputs.
-    arrays : mapping of str to numpy.ndarray
-        The outputs.
-    binary : mapping of str to bool
-        Whether each of them is sent as raw bytes.
-
-    Raises
-    ------
-    InputError
-        If an output has numbers that JSON cannot say.
+    ``record``: what the answer has beside its outputs. ``arrays``: the outputs. ``binary``: whether each of them is
+    sent as raw bytes. Raises `InputError` if an output has numbers that JSON cannot say.
     """
     outputs, parts = [], []
     for name, array in arrays.items():

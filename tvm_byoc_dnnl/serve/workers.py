@@ -62,14 +62,7 @@ def read(source: Source, settings: Settings) -> Any:
 class Supervisor:
     """Loads the models, starts the workers, replaces those that die, and all of them when a model changes.
 
-    Parameters
-    ----------
-    sources : sequence of Source
-        The models.
-    options : Options
-        How they are served.
-    say : callable
-        Takes a line about what happens.
+    ``say`` takes a line about what happens.
     """
 
     def __init__(self, sources: Sequence[Source], options: Options, say: Callable[[str], None]) -> None:
@@ -239,10 +232,7 @@ class Supervisor:
 def bound(host: str, port: int, shared: bool = False) -> socket.socket:
     """A socket that has the port; ``shared`` with other sockets of this user.
 
-    Raises
-    ------
-    InputError
-        If the port is taken, or the host is none of this machine.
+    Raises `InputError` if the port is taken, or the host is none of this machine.
     """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -20,14 +20,8 @@ _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 class ChatTemplate:
     """The text that a model expects of a conversation, as its authors wrote it.
 
-    Parameters
-    ----------
-    text : str
-        A template of Jinja.
-    tokens : mapping
-        Names of special tokens → their texts.
-    adds_begin : bool
-        Whether the tokenizer puts the first token in front of a text by itself.
+    ``text``: a template of Jinja. ``tokens``: names of special tokens → their texts. ``adds_begin``: whether the
+    tokenizer puts the first token in front of a text by itself.
     """
 
     def __init__(self, text: str, tokens: Mapping[str, str], adds_begin: bool) -> None:
@@ -55,10 +49,7 @@ class ChatTemplate:
     def read(cls, path: Path, folder: Folder) -> ChatTemplate | None:
         """The template of a folder or a GGUF file, if it has one; ``folder`` is what was read there.
 
-        Raises
-        ------
-        InputError
-            If it cannot be read, or ``jinja2`` is not installed.
+        Raises `InputError` if it cannot be read, or ``jinja2`` is not installed.
         """
         said: dict[str, Any] = {}
         text: Any = folder.template
@@ -86,15 +77,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt of a conversation, which `TextGenerator.generate` takes.
 
-        Parameters
-        ----------
-        messages : sequence of mappings
-            ``{"role": "user", "content": "…"}``, and what else the template reads.
-
-        Raises
-        ------
-        InputError
-            If the template refuses it.
+        ``messages``: ``{"role": "user", "content": "…"}``, and what else the template reads. Raises `InputError` if the
+        template refuses it.
         """
         try:
             prompt = self._template.render(messages=messages, add_generation_prompt=True, **self._tokens)

@@ -24,11 +24,8 @@ _TOLERANCE = 1e-2
 class Decoder:
     """A compiled model of a folder; for one thread at a time.
 
-    Raises
-    ------
-    InputError
-        If the model has other inputs or outputs than the folder says, or logits for fewer tokens than the tokenizer
-        has.
+    Raises `InputError` if the model has other inputs or outputs than the folder says, or logits for fewer tokens than
+    the tokenizer has.
     """
 
     def __init__(self, folder: Folder, runner: Runner) -> None:
@@ -59,10 +56,7 @@ class Decoder:
     def read(self, conversations: list[Conversation]) -> np.ndarray:
         """Read further tokens; gives the logits [conversation, vocabulary] behind the last of these.
 
-        Parameters
-        ----------
-        conversations : list of Conversation
-            One, of which at most a block is read; or several with one token each.
+        ``conversations``: one, of which at most a block is read; or several with one token each.
         """
         rows = min(len(conversations[0].unread), _BLOCK)
         group = self.caches.group(conversations, rows)

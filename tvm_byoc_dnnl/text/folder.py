@@ -97,11 +97,8 @@ class Folder:
     def read(cls, path: str | PathLike[str]) -> Folder:
         """Read a folder.
 
-        Raises
-        ------
-        InputError
-            If ``tokenizers`` is not installed, or a file is broken or says something that cannot be; a
-            `MissingFileError` if the folder or a file of it is not there.
+        Raises `InputError` if ``tokenizers`` is not installed, or a file is broken or says something that cannot be; a
+        `MissingFileError` if the folder or a file of it is not there.
         """
         if not isinstance(path, (str, PathLike)):
             raise ArgumentTypeError(f"folder is a {type(path).__name__}; expected the path of a folder")
@@ -243,10 +240,8 @@ _SPACE = "\u2581"
 def from_gguf(path: Path, cache: ModelCache | None = None) -> Folder:
     """Read a file; what is made of its tokens is found in ``cache`` the next time.
 
-    Raises
-    ------
-    InputError, UnsupportedError
-        If a package is not installed, the file cannot be read, or it has a tokenizer of another kind.
+    Raises `InputError`, `UnsupportedError` if a package is not installed, the file cannot be read, or it has a
+    tokenizer of another kind.
     """
     package = tokenizers()
     said = json.loads(cache.text(path, lambda: _said(path)) if cache is not None else _said(path))

@@ -14,19 +14,9 @@ from ..core.errors import InputError, InputValueError
 class Sampling:
     """Chooses tokens: the one of the largest logit, or one that is drawn.
 
-    Parameters
-    ----------
-    temperature, top_k, top_p, seed, repetition_penalty : optional
-        As for `TextGenerator.generate`.
-    defaults : mapping
-        ``do_sample``, and the numbers where an argument is ``None``.
-    before : sequence of int
-        The tokens of the prompt.
-
-    Raises
-    ------
-    InputError
-        If a number is out of its range.
+    ``temperature``, ``top_k``, ``top_p``, ``seed``, ``repetition_penalty``: as for `TextGenerator.generate`.
+    ``defaults``: ``do_sample``, and the numbers where an argument is ``None``. ``before``: the tokens of the prompt.
+    Raises `InputError` if a number is out of its range.
     """
 
     def __init__(
@@ -106,14 +96,8 @@ _MOST_OPEN = 3  # bytes of a character that is not complete
 class Pieces:
     """The text behind a prompt.
 
-    Parameters
-    ----------
-    tokenizer : tokenizers.Tokenizer
-        Decodes.
-    prompt : sequence of int
-        The tokens before: a decoder may drop a space at the beginning of what it is given.
-    stops : sequence of str
-        The text ends before the first of them.
+    ``prompt``: the tokens before: a decoder may drop a space at the beginning of what it is
+    given. ``stops``: the text ends before the first of them.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], stops: Sequence[str]) -> None:

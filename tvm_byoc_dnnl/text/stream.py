@@ -116,15 +116,7 @@ class TextStream(Iterator[str]):
 
 
 class Turns:
-    """The texts that are open; any number of threads read them.
-
-    Parameters
-    ----------
-    decoder : Decoder
-        Computes the steps.
-    most : int
-        Texts of one step.
-    """
+    """The texts that are open; any number of threads read them. ``most``: texts of one step."""
 
     def __init__(self, decoder: Decoder, most: int) -> None:
         self._decoder, self._most = decoder, most

@@ -40,7 +40,7 @@ from ..vendors import Namespace, told
 from ..vendors.codegen import Times
 from ..vendors.namespaces import HOST, compilers, get_target_options, namespace
 from ..vendors.portable import PortableCodegen, lower_region
-from ..whole import expand
+from ..whole.table import expand
 from .database import Database, Timing, Workload, host_workload, measure, thread_count
 
 _ROUNDS = 15

@@ -83,10 +83,7 @@ class SourceBuild:
     def check(self) -> None:
         """Find out now whether anything can be compiled.
 
-        Raises
-        ------
-        NativeLibraryError
-            If something is missing; it names the compiler, the headers, or the library.
+        Raises `NativeLibraryError` if something is missing; it names the compiler, the headers, or the library.
         """
         if not cc.get_cc():
             raise NativeLibraryError(

@@ -17,7 +17,7 @@ from ..core.verdict import Reject, with_options
 from ..graph import PortableGraph
 from ..graph.builder import GraphBuilder
 from ..graph.cost import RegionPolicy
-from ..whole import DECLARED_LATER  # noqa: F401 - makes them known
+from ..whole.table import DECLARED_LATER  # noqa: F401 - makes them known
 from . import (
     API_VERSIONS,
     Description,

@@ -10,8 +10,7 @@ from tvm import relax
 
 from tests.harness import accept, data, refuse, table_tests
 from tvm_byoc_dnnl.frontends.onnx import walk  # noqa: F401 - declares the operator
-from tvm_byoc_dnnl.whole import operator
-from tvm_byoc_dnnl.whole.table import DOMAIN, NAME
+from tvm_byoc_dnnl.whole.table import DOMAIN, NAME, operator
 
 
 def _call(starts: Sequence[int], rows: int, total: int, *, sinks: bool = False, **attrs: Any) -> Callable[..., Any]:

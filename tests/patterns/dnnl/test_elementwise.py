@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from tests.harness import accept, const, data, refuse, table_tests
-from tvm_byoc_dnnl.whole import relu_of_numbers
+from tvm_byoc_dnnl.whole.table import relu_of_numbers
 
 op, nn = relax.op, relax.op.nn
 ERF = np.vectorize(math.erf, otypes=["float64"])

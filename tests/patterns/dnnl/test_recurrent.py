@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.harness import accept, data, refuse, table_tests
 from tests.unit.recurrent_reference import GATES, layer
-from tvm_byoc_dnnl.whole import operator
+from tvm_byoc_dnnl.whole.table import operator
 
 _USUAL = {"rnn": ["tanh"], "gru": ["sigmoid", "tanh"], "lstm": ["sigmoid", "tanh", "tanh"]}
 _DIRECTIONS = {"forward": ["forward"], "reverse": ["reverse"], "bidirectional": ["forward", "reverse"]}

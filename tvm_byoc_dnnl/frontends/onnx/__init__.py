@@ -12,7 +12,7 @@ from tvm import relax
 from ...core.errors import ArgumentTypeError, InputError, UnsupportedError, VendorError, reloading
 from ...core.tvm_fast import is_a
 from ...core.verdict import calling
-from ...whole import Operator, attributes_of, declare, inputs_of, operator
+from ...whole.table import Operator, attributes_of, declare, inputs_of, operator
 
 if TYPE_CHECKING:  # vendors register without a model, and then onnx is not needed
     import onnx

@@ -17,7 +17,7 @@ from ...core.tensor_info import STORED
 from ...core.tvm_fast import is_a
 from ...ir.relax_utils import NODES_ATTR, bindings_of, shape_dims
 from ...vendors.namespaces import compilers
-from ...whole import operator as whole_operator
+from ...whole.table import operator as whole_operator
 from .emit import NEWEST_USED, Emit
 from .operands import check_operands
 from .ops import branches, loops

@@ -11,7 +11,7 @@ from ...core.errors import InputError, UnsupportedError
 from ...core.tvm_fast import is_a, items
 from ...ir.relax_utils import constant_numpy
 from ...ir.tvm_compat import is_constant
-from ...whole import Operator, attributes_of, declare, inputs_of, wanted_of
+from ...whole.table import Operator, attributes_of, declare, inputs_of, wanted_of
 from .dim import expr_of, size_of
 from .emit import Emit, common
 from .table import Entry, outputs

@@ -16,7 +16,7 @@ from tvm import relax
 
 from ...core.errors import UnsupportedError
 from ...ir.tvm_compat import dtype_of
-from ...whole import operator as whole_operator
+from ...whole.table import operator as whole_operator
 from ..onnx.dim import Size, product, size_of
 from ..onnx.emit import Emit
 from ..onnx.value import Node, Value, listed, whole

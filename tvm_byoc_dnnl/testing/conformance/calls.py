@@ -14,8 +14,7 @@ from tvm.relax import op as R
 
 from ...frontends.onnx import walk  # noqa: F401 - declares the operators that are kept whole
 from ...ir.tvm_compat import dtype_of
-from ...whole import RELU_OF_NUMBERS, operator, relu_of_numbers
-from ...whole.table import DOMAIN, NAME
+from ...whole.table import DOMAIN, NAME, RELU_OF_NUMBERS, operator, relu_of_numbers
 from ..op_calls import BINARY, NEEDS_BUILDER, OPS, REFERENCE, const, floats, positive
 from .judge import Case, lifted, resized
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import relax
 
-from ....whole import rounded
+from ....whole.table import rounded
 from ..dim import Size, equal, product
 from ..emit import Emit, common, pieces, split_last
 from ..table import operator

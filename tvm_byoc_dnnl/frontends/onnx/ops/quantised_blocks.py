@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....whole import rounded
+from ....whole.table import rounded
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Type, Value, whole
