@@ -59,16 +59,15 @@ BYOC_FUNCTION void byoc_compressed_round(const byoc_compressed_params* p, const 
     int8_t* to = (int8_t*)row + i % groups * p->group;
     byoc_rounded* said = (byoc_rounded*)(row + byoc_compressed_said(p, i % groups));
     int32_t most = 0, sum = 0;
-    float inverse;
     for (int64_t k = 0; k < p->group; ++k) {
       int32_t bits;
       memcpy(&bits, from + k, 4);
       bits &= 0x7fffffff;
       most = bits > most ? bits : most;
     }
-    said->scale = byoc_compressed_scale(most, &inverse);
+    byoc_compressed_scale(most, said);
     for (int64_t k = 0; k < p->group; ++k) {
-      to[k] = (int8_t)(inverse == 0 ? 0 : (from[k] * inverse + magic) - magic);
+      to[k] = (int8_t)(said->inverse == 0 ? 0 : (from[k] * said->inverse + magic) - magic);
       sum += to[k];
     }
     byoc_compressed_say(p, sum, said);
@@ -333,10 +332,10 @@ BYOC_INLINE void BYOC_NAME(round_row)(const byoc_compressed_params* p, const int
       const BYOC_INTS bits = (BYOC_INTS)BYOC_NAME(load_some)(from + g * group + k, lanes);
       most = BYOC_CONVERT(max_epi32, most, bits & magnitude);
     }
-    said[g].scale = byoc_compressed_scale(BYOC_NAME(across)(most, 0), &said[g].sum);
+    byoc_compressed_scale(BYOC_NAME(across)(most, 0), said + g);
   }
   for (int64_t g = 0; g < count; ++g, from += group, to += group) {
-    const BYOC_VEC inverse = BYOC_NAME(set)(said[g].sum);
+    const BYOC_VEC inverse = BYOC_NAME(set)(said[g].inverse);
     BYOC_INTS sum = BYOC_OP(set1_epi32)(0);
     for (int64_t k = 0; k < group; k += BYOC_LANES) {
       const int lanes = (int)byoc_min(BYOC_LANES, group - k);

@@ -84,7 +84,8 @@ BYOC_FUNCTION int64_t byoc_compressed_thread_floats(const byoc_compressed_params
 /* What is said about a group of a rounded row: its numbers are the bytes times `scale`. `start`:
    what the sum of products begins with, since weights are stored above the least number. */
 typedef struct __attribute__((may_alias)) byoc_rounded {
-  float scale, sum; /* of the bytes */
+  float scale, inverse; /* what the numbers are multiplied by before they are rounded */
+  float sum;            /* of the bytes */
   int32_t start;
 } byoc_rounded;
 typedef int32_t __attribute__((may_alias, aligned(1))) byoc_four;
@@ -97,17 +98,17 @@ BYOC_FUNCTION int64_t byoc_compressed_said(const byoc_compressed_params* p, int6
 BYOC_FUNCTION int64_t byoc_compressed_rounded_bytes(const byoc_compressed_params* p) {
   return p->rounds ? byoc_round_up(byoc_compressed_said(p, p->depth / p->group), 64) : 0;
 }
-/* The scale of a group whose largest magnitude has these bits, and what its numbers are multiplied
-   by: none of them is beyond 127 then. NaN and 0 if one of them is not finite. Inline, as a call
-   from code with vectors waits for their upper halves. */
-BYOC_INLINE float byoc_compressed_scale(int32_t most, float* inverse) {
+/* The scale of a group whose largest magnitude has these bits, and its inverse: no number is beyond
+   127 then. NaN and 0 if one of them is not finite. Inline, as a call from code with vectors waits
+   for their upper halves. */
+BYOC_INLINE void byoc_compressed_scale(int32_t most, byoc_rounded* said) {
   const float least = 1.17549435e-38f; /* normal, as is its inverse */
   float largest;
   memcpy(&largest, &most, sizeof(largest));
   const float scale = largest / 127 > least ? largest / 127 : least;
   const int is_finite = most < 0x7f800000;
-  *inverse = is_finite ? 1 / scale : 0;
-  return is_finite ? scale : __builtin_nanf("");
+  said->inverse = is_finite ? 1 / scale : 0;
+  said->scale = is_finite ? scale : __builtin_nanf("");
 }
 BYOC_INLINE void byoc_compressed_say(const byoc_compressed_params* p, int32_t sum,
                                      byoc_rounded* said) {

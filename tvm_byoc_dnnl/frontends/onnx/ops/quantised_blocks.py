@@ -197,7 +197,9 @@ def _gather_rows(
     if not isinstance(size := rows.sizes[places], int):
         raise node.refused("has blocks along an axis of an open size; fix it")
     blocks = Block(places, size, block)
-    scale = spread(e, blocks, e.take(scales, index, axis=axis))
+    nothing = e.zeros([1 if a == axis else size for a, size in enumerate(scales.sizes)], scales.dtype)
+    place = e.where(is_there, index, last)
+    scale = spread(e, blocks, e.take(e.concat([scales, nothing], axis), place, axis=axis))
     real = e.cast(rows, scale.dtype)
     if zeros is not None:
         origin = e.take(zeros, index, axis=axis)
@@ -206,9 +208,7 @@ def _gather_rows(
         real = real - e.cast(spread(e, blocks, origin), scale.dtype)
     elif is_packed:
         real = real - float(1 << (bits - 1))
-    out = real * scale
-    there = e.reshape(is_there, [*indices.sizes, *[1] * (rank - 1 - axis)])
-    return e.where(there, out, 0.0)
+    return real * scale
 
 
 def numbers_in(e: Emit, stored: Value, bits: int, count: Any = None) -> Value:
