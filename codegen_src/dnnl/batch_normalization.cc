@@ -61,7 +61,7 @@ bool EmitBatchNorm(const NodeView& n, const std::vector<PostOpDesc>& post_ops) {
   p.channels = n.OutShape()[1];
   p.pixels = ElementCount(n.OutShape()) / p.channels;
   p.epsilon = n.a.epsilon;
-  p.threads = n.lowering.machine().threads;
+  p.threads = n.lowering.machine().ThreadsFor(p.pixels * p.channels, "wake_batch_norm");
   std::vector<int64_t> channels;
   std::vector<OpArg> args;
   for (int source : Sources(n)) {

@@ -61,11 +61,15 @@ constexpr const char* kLimits =
     "stays "              // part of the near cache that is only read, and stays
     "thin_channels "      // of a group, fewer of which are no product of matrices
     "wait_kb "            // read while threads wait for a source that they transformed together
-    "wake_direct "        // multiplications, fewer of which are not worth waking another thread: of
-    "wake_groups "        // the direct convolution, the kernel of groups, integers,
+    "wake_batch_norm "    // numbers, fewer of which are not worth waking another thread
+    "wake_direct "        // multiplications, fewer of which are not: of the direct convolution,
+    "wake_groups "        // the kernel of groups, integers,
     "wake_integer "
+    "wake_normalize "  // (numbers)
     "wake_product "    // products of matrices,
-    "wake_split "      // and those on AMX
+    "wake_recurrent "  // recurrent layers,
+    "wake_split "      // products on AMX,
+    "wake_step "       // and a step of a recurrent layer, for which threads wait for each other
     "weights_beside "  // part of the near cache, fewer weights than which stay beside a block
     "weights_far "     // times that a byte of weights costs that are in no cache
     "weights_many "    // part of the near cache, more weights than which do not stay beside a block

@@ -95,7 +95,7 @@ std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering
   p.epsilon = op.epsilon;
   p.factor = IsScaled(op) ? op.post_ops[0].alpha : 1;
   p.addend = IsScaled(op) ? op.post_ops[0].beta : 0;
-  p.threads = values.machine().threads;
+  p.threads = values.machine().ThreadsFor(p.rows * p.columns, "wake_normalize");
   add(DNNL_ARG_SRC, src);
   p.src_scale = p.dst_scale = p.dst_zero = -1;
   for (const ScalingDesc& s : op.scalings) {
@@ -164,7 +164,7 @@ static void LowerRmsNormalization(const NodeView& n) {
   p.gamma = n.OwnInputs() > 1 ? 1 : -1;
   p.result = n.OwnInputs();
   p.epsilon = n.a.epsilon;
-  p.threads = n.lowering.machine().threads;
+  p.threads = n.lowering.machine().ThreadsFor(p.rows * p.columns, "wake_normalize");
   Step step = StepOf(kNormalize, KernelImpl("normalize", p.isa), p);
   step.op.kind = dnnl::primitive::kind::layer_normalization;  // for reports
   std::vector<OpArg> args = {n.AsDense(DNNL_ARG_SRC, 0)};

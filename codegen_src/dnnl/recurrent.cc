@@ -71,7 +71,10 @@ byoc_recurrent_params ParamsOf(const NodeView& n, byoc_isa isa) {
   DescribeCurves(a, &p);
   p.clip = a.clip;
   p.coupled = a.alg == "coupled_lstm";
-  p.threads = n.lowering.machine().threads;
+  const Machine& machine = n.lowering.machine();
+  const int64_t step = byoc_recurrent_step_work(&p);
+  p.threads = machine.ThreadsFor(p.steps * step * p.shape.directions, "wake_recurrent");
+  p.waits = static_cast<double>(step) >= machine.Limit("wake_step");
   return p;
 }
 

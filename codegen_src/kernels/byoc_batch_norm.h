@@ -14,8 +14,7 @@
 
 /* The kernel. data: the parts, gamma, beta, mean, variance, result. */
 BYOC_PARTS_FOR_ISA(batch_norm, byoc_batch_norm_params, p->isa)
-BYOC_KERNEL(batch_norm, byoc_batch_norm_params,
-            p->pixels * p->channels < BYOC_BATCH_NORM_ALONE ? 1 : p->threads)
+BYOC_KERNEL(batch_norm, byoc_batch_norm_params, p->threads)
 
 /* The kernel. data: the parts, gamma, beta, mean, variance (as of byoc_batch_norm), packed weights,
    bias if there is one, the operands of the post-operations, result (as of byoc_product, which

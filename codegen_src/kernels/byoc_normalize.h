@@ -23,8 +23,6 @@ typedef struct __attribute__((may_alias)) byoc_normalize_params {
   int64_t threads;                /* that there is scratch memory for */
 } byoc_normalize_params;
 
-enum { BYOC_NORMALIZE_ALONE = 1 << 12 /* numbers that are not worth waking another thread */ };
-
 /* The numbers that a thread keeps: a row, filled up to what is quantised at once. */
 static inline int64_t byoc_normalize_numbers(const byoc_normalize_params* p) {
   return byoc_round_up(p->columns, 2 * byoc_panel(p->isa));
@@ -35,8 +33,7 @@ static inline int64_t byoc_normalize_numbers(const byoc_normalize_params* p) {
 
 /* The kernel. data: source, what the parameters name, result. */
 BYOC_PARTS_FOR_ISA(normalize, byoc_normalize_params, p->isa)
-BYOC_KERNEL(normalize, byoc_normalize_params,
-            p->rows * p->columns < BYOC_NORMALIZE_ALONE ? 1 : p->threads)
+BYOC_KERNEL(normalize, byoc_normalize_params, p->threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

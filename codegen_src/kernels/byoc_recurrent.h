@@ -83,10 +83,8 @@ BYOC_FUNCTION int byoc_recurrent(const int64_t* params, void* const* data, void*
       return BYOC_BAD_INDEX;
     }
   }
-  const int alone =
-      p->steps * byoc_recurrent_step_work(p) * p->shape.directions < BYOC_RECURRENT_SMALL;
   return byoc_on_team(byoc_recurrent_on_thread, params, data, scratch,
-                      alone ? 1 : byoc_min(threads, p->threads));
+                      byoc_min(threads, p->threads));
 }
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */

@@ -54,16 +54,13 @@ typedef struct __attribute__((may_alias)) byoc_recurrent_params {
   int64_t src_step, src_row;                    /* of the source: steps, sequences */
   int64_t dst_row, dst_direction, dst_sequence; /* of the result */
   int64_t threads;                              /* that there is scratch memory for */
+  int64_t waits; /* whether a step of one direction is worth waiting for other threads */
 } byoc_recurrent_params;
 
 enum {
   BYOC_RECURRENT_ROWS = 144, /* of the source that are multiplied at once, about */
   BYOC_RECURRENT_BATCH = 48, /* sequences of a step that are multiplied at once */
-  BYOC_RECURRENT_OWN = 4,    /* sequences whose products take longer than their weights to arrive */
-  /* Multiplications of a step of one direction that are not worth to wait for other threads, and
-     those of a call. */
-  BYOC_RECURRENT_ALONE = 1 << 17,
-  BYOC_RECURRENT_SMALL = 1 << 16
+  BYOC_RECURRENT_OWN = 4     /* sequences whose products take longer than their weights to arrive */
 };
 
 static inline int64_t byoc_gates(int64_t cell) {
@@ -154,7 +151,7 @@ static inline int64_t byoc_recurrent_step_work(const byoc_recurrent_params* p) {
 static inline int byoc_recurrent_divides_units(const byoc_recurrent_params* p, int64_t team) {
   const int64_t directions = p->shape.directions;
   return team > 1 && directions % team != 0 && directions * p->batch < BYOC_RECURRENT_OWN * team &&
-         byoc_recurrent_step_work(p) >= BYOC_RECURRENT_ALONE;
+         p->waits;
 }
 
 static inline size_t byoc_recurrent_scratch_bytes(const byoc_recurrent_params* p) {

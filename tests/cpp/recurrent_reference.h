@@ -143,6 +143,7 @@ inline byoc_recurrent_params ParamsOf(const Case& c, const Data& data, byoc_isa 
   p.dst_direction = c.batch_major ? c.hidden : c.batch * c.hidden;
   p.dst_sequence = c.batch_major ? data.directions * c.hidden : c.hidden;
   p.threads = c.threads;
+  p.waits = c.steps % 2;  // threads divide the units of a step, or do not
   return p;
 }
 
