@@ -33,6 +33,8 @@ CASES = [
     ("Expand", list(X.shape), {}, [[6, 1, 3, 2, 5], [1, 2, 1, 1, 1]]),
     ("Expand", list(X.shape), {}, [[9, 5], [1, 1]]),
     ("Expand", [2, 3, 1, "n"], {}, [[2, 3, 4, 5], [1, 3, 2, 1]]),
+    ("Squeeze", ["a", 3, "b", 5], {}, [[2], [-2]]),
+    ("Unsqueeze", list(X.shape), {}, [[0, 2], [-1, 1]]),
     ("ConstantOfShape", None, {}, [[2, 3], [0, 4], [1, 1]]),
     (
         "ConstantOfShape",

@@ -10,12 +10,12 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
-from ..dim import Dim, Size, equal, max_of, min_of
+from ..dim import Dim, Size, equal, max_of, min_of, substituted
 from ..emit import Emit, elem_type
 from ..table import operator
 from ..value import Node, Value, listed, numbers
 from .computed import asked, computed, int64, within
-from .shapes import int_of, ints_of
+from .shapes import axes_of, int_of, ints_of, length_of, shaped_in_call
 
 
 def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
@@ -382,3 +382,65 @@ def _bit_cast(e: Emit, node: Node, x: Value, *, to: Any = None) -> Any:
         return te.compute(data.shape, lambda *at: tirx.reinterpret(dtype, data(*at)), name="bit_cast")
 
     return computed(e, "bit_cast", compute, x)
+
+
+def axes_in_call(e: Emit, given: Value, rank: int, is_all: Value | None = None) -> tuple[Value, Value]:
+    """Whether each axis is among those that only a call knows, or all are; and the axes, these behind the others."""
+    number = e.const(np.arange(rank))
+    places = from_start(e, e.expand_dims(e.cast(given, "int64"), axis=[0]), [rank])
+    is_given = e.sum(e.cast(e.equal(e.expand_dims(number, axis=[1]), places), "int64"), axis=[1]) > 0
+    if is_all is not None:
+        is_given = is_given | is_all
+    return is_given, e.argsort(e.cast(is_given, "int64") * e.const(rank) + number, dtype="int64")
+
+
+def _axes_last(e: Emit, node: Node, rank: int, count: int) -> Value:
+    """All axes, behind the others those that only a call knows; each is given once, which the call checks."""
+    is_given, order = axes_in_call(e, node.needed(1), rank)
+    asked(e, e.sum(e.cast(is_given, "int64"), axis=[0], keepdims=True), [count])
+    return order
+
+
+@operator("Unsqueeze")
+def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
+    rank, given = len(x.sizes), node.input(1)
+    if given is not None and given.known is None:
+        count = length_of(node, 1, "its axes")
+        places = e.argsort(_axes_last(e, node, rank + count, count), dtype="int64")
+        return shaped_in_call(e, x, e.take(listed(*x.sizes, *[1] * count), places, axis=0))
+    axes = node.ints(1, "axes")
+    if axes is None:
+        raise node.wrong("has no axes")
+    found = axes_of(axes, rank + len(axes), node)
+    if len(set(found)) < len(found):
+        raise node.wrong(f"has the axes {axes}; expected each once")
+    return e.expand_dims(x, axis=found)
+
+
+def _squeezed_axes(e: Emit, node: Node) -> list[int]:
+    axes, dims = node.ints(1, "axes"), node.needed(0).sizes
+    if axes is None:
+        dims = tuple(substituted(d, e.settled) for d in dims)
+        if any(isinstance(d, Dim) for d in dims):
+            raise node.refused(
+                f"has no axes, and its input has the shape ({', '.join(map(str, dims))}): the number of dimensions of "
+                "its result depends on the call. Fix the open ones, or give the node axes"
+            )
+        return [axis for axis, d in enumerate(dims) if d == 1]
+    found = axes_of(axes, len(dims), node)
+    if any(isinstance(dims[a], int) and dims[a] != 1 for a in found):
+        raise node.wrong(f"has the axes {axes} of a tensor of ({', '.join(map(str, dims))}); expected axes of size 1")
+    return found
+
+
+@operator("Squeeze")
+def _squeeze(e: Emit, node: Node, x: Value) -> Any:
+    rank, given = len(x.sizes), node.input(1)
+    if given is not None and given.known is None:
+        count = length_of(node, 1, "its axes")
+        sizes = e.take(listed(*x.sizes), _axes_last(e, node, rank, count), axis=0)
+        return shaped_in_call(e, x, e.cut(sizes, 0, 0, rank - count))
+    axes = _squeezed_axes(e, node)
+    if any(isinstance(d, Dim) for d in x.sizes):
+        x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.sizes)])
+    return e.squeeze(x, axis=axes) if axes else x

@@ -18,8 +18,8 @@ from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, listed, whole
 from .computed import asked, computed, int64, written
-from .moving import from_start
-from .shapes import axes_of, int_of, length_of
+from .moving import axes_in_call
+from .shapes import axes_of, int_of, length_of, shaped_in_call
 
 
 def _axis(node: Node, dims: Sequence[Size], default: int) -> int:
@@ -366,12 +366,10 @@ def _reduce(e: Emit, node: Node, x: Value, *, keepdims: int = 1, noop_with_empty
 def _by_rows(e: Emit, node: Node, x: Value, given: Value, reduced: Callable[[Value], Value]) -> Value:
     """A reduction along axes that only a call knows: of rows, in which the elements of these axes are the last."""
     dims, rank, total = x.sizes, len(x.sizes), product(x.sizes)
-    number, lengths, one = e.const(np.arange(rank)), listed(*dims), e.const(1)
-    places = from_start(e, e.expand_dims(e.cast(given, "int64"), axis=[0]), [rank])
-    is_reduced = e.sum(e.cast(e.equal(e.expand_dims(number, axis=[1]), places), "int64"), axis=[1]) > 0
+    lengths, one, is_all = listed(*dims), e.const(1), None
     if isinstance(given.sizes[0], Dim) and not node.attr("noop_with_empty_axes", 0):
-        is_reduced = is_reduced | e.equal(listed(*given.sizes), 0)
-    order = e.argsort(e.cast(is_reduced, "int64") * e.const(rank) + number, dtype="int64")
+        is_all = e.equal(listed(*given.sizes), 0)
+    is_reduced, order = axes_in_call(e, given, rank, is_all)
     sizes, steps = (
         e.take(v, order, axis=0) for v in (lengths, listed(*(product(dims[axis + 1 :]) for axis in range(rank))))
     )
@@ -380,9 +378,8 @@ def _by_rows(e: Emit, node: Node, x: Value, given: Value, reduced: Callable[[Val
     counts = e.concat([e.prod(side, axis=[0], keepdims=True) for side in (kept, gone)], 0)
     rows = reduced(e.reshape(moved, asked(e, counts, ["rows", "elements"])))
     if not node.attr("keepdims", 1):
-        rank -= length_of(node, 1, "its axes")
-        kept = e.cut(sizes, 0, 0, rank)
-    return e.reshape(rows, asked(e, kept, [f"kept{axis}" for axis in range(rank)]))
+        kept = e.cut(sizes, 0, 0, rank - length_of(node, 1, "its axes"))
+    return shaped_in_call(e, rows, kept)
 
 
 def _moved(x: te.Tensor, sizes: te.Tensor, steps: te.Tensor, total: Any) -> te.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..dim import Dim, Size, at_least, equal, product, quotient, substituted
+from ..dim import Dim, Size, at_least, equal, product, quotient
 from ..emit import Emit, common
 from ..table import operator
 from ..value import Node, Value, listed, whole
@@ -91,6 +91,12 @@ def _in_call(e: Emit, condition: Value, sizes: Sequence[Any], others: Value) -> 
     return e.where(condition, listed(*sizes), others)
 
 
+def shaped_in_call(e: Emit, x: Value, sizes: Value) -> Value:
+    """A tensor in a shape of which only a call knows the sizes, but how many they are is known."""
+    names = [f"size{axis}" for axis in range(sizes.sizes[0])]  # type: ignore[arg-type]
+    return e.reshape(x, asked(e, sizes, names))
+
+
 def _reshaped_in_call(e: Emit, node: Node) -> Value:
     """A Reshape to sizes that only a call knows: a 0 keeps an axis, and a -1 has what is left."""
     x, own = node.needed(0), node.needed(0).sizes
@@ -102,7 +108,7 @@ def _reshaped_in_call(e: Emit, node: Node) -> Value:
     others = e.prod(_in_call(e, is_rest, [1] * count, sizes))
     rest = listed(product(own)) // e.maximum(others, e.const(1, "int64"))
     sizes = e.where(is_rest, e.broadcast_to(rest, e.shape([count])), sizes)
-    return e.reshape(x, asked(e, sizes, [f"size{i}" for i in range(count)]))
+    return shaped_in_call(e, x, sizes)
 
 
 @operator("Reshape")
@@ -121,41 +127,6 @@ def flat_sizes(x: Value, axis: int) -> list[Size]:
 def _flatten(e: Emit, x: Value, *, axis: int = 1) -> Any:
     axis = axis + len(x.sizes) if axis < 0 else axis
     return e.reshape(x, flat_sizes(x, axis))
-
-
-@operator("Unsqueeze")
-def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
-    axes = node.ints(1, "axes")
-    if axes is None:
-        raise node.wrong("has no axes")
-    found = axes_of(axes, len(x.sizes) + len(axes), node)
-    if len(set(found)) < len(found):
-        raise node.wrong(f"has the axes {axes}; expected each once")
-    return e.expand_dims(x, axis=found)
-
-
-def _squeezed_axes(e: Emit, node: Node) -> list[int]:
-    axes, dims = node.ints(1, "axes"), node.needed(0).sizes
-    if axes is None:
-        dims = tuple(substituted(d, e.settled) for d in dims)
-        if any(isinstance(d, Dim) for d in dims):
-            raise node.refused(
-                f"has no axes, and its input has the shape ({', '.join(map(str, dims))}): the number of dimensions of "
-                "its result depends on the call. Fix the open ones, or give the node axes"
-            )
-        return [axis for axis, d in enumerate(dims) if d == 1]
-    found = axes_of(axes, len(dims), node)
-    if any(isinstance(dims[a], int) and dims[a] != 1 for a in found):
-        raise node.wrong(f"has the axes {axes} of a tensor of ({', '.join(map(str, dims))}); expected axes of size 1")
-    return found
-
-
-@operator("Squeeze")
-def _squeeze(e: Emit, node: Node, x: Value) -> Any:
-    axes = _squeezed_axes(e, node)
-    if any(isinstance(d, Dim) for d in x.sizes):
-        x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.sizes)])
-    return e.squeeze(x, axis=axes) if axes else x
 
 
 @operator("Transpose")
