@@ -195,35 +195,39 @@ def _pack(scope: Scope, call: Any) -> Any:
 
 
 def _unpack(scope: Scope, call: Any) -> Any:
-    """Weights that the program unpacks itself."""
+    """Weights that the program unpacks itself; those of a narrow product are multiplied in float32."""
     x, weights = call.args
-    shape = scope.shape(weights)
+    shape, dtypes = scope.shape(weights), {scope.dtype(part) for part in (x, weights, call)}
     if shape is None or len(shape) != 2 or math.prod(shape) < _LEAST_NUMBERS or is_constant(weights):
         return None
-    if scope.dtype(weights) != "float32" or scope.dtype(x) != "float32":
-        return None
-    parts = _centred_and_scales(scope, weights)
-    found = None if parts is None else _grouped(*(np.ascontiguousarray(part.T) for part in parts))
+    parts = _centred_and_scales(scope, weights) if dtypes <= _FLOATS else None
+    found = None if parts is None else _grouped(*parts)
     if found is None:
         return None
     stored, order = found
     if order is not None:
         x = scope.emit(relax.op.take(x, make_constant(order, "int64"), axis=-1))
     bits = 4 if stored.numbers.min() >= -8 and stored.numbers.max() <= 7 else 8
-    return scope.with_args(call, x, _dequantised(scope, stored, bits))
+    weights = _dequantised(scope, stored, bits)
+    if dtypes == {"float32"}:
+        return scope.with_args(call, x, weights)
+    product = scope.emit(relax.op.matmul(scope.emit(relax.op.astype(x, "float32")), weights))
+    return relax.op.astype(product, scope.dtype(call))
 
 
-#: what moves numbers and does not change them
-_MOVES = tuple(f"relax.{name}" for name in ("reshape", "permute_dims", "expand_dims", "squeeze"))
+#: what products with packed weights may be in
+_FLOATS = {"float32", "float16", "bfloat16"}
+#: what moves numbers, and changes them by rounding at most
+_MOVES = tuple(f"relax.{name}" for name in ("astype", "reshape", "permute_dims", "expand_dims", "squeeze"))
 
 
 def _centred_and_scales(scope: Scope, weights: Any) -> list[np.ndarray] | None:
     """Whole numbers and the factors of weights [K, N] that are their products, each in this shape."""
     moves = []
-    while (call := scope.call(weights, *_MOVES)) is not None:
+    while scope.dtype(weights) in _FLOATS and (call := scope.call(weights, *_MOVES)) is not None:
         moves.append(call)
         weights = call.args[0]
-    factors = scope.call(weights, "relax.multiply")
+    factors = scope.call(weights, "relax.multiply") if scope.dtype(weights) in _FLOATS else None
     first, second = (weights, None) if factors is None else factors.args
     numbers, scales = evaluated(scope, first), np.ones((), "float32") if second is None else evaluated(scope, second)
     if numbers is None or scales is None:
@@ -245,25 +249,25 @@ def _is_whole(numbers: np.ndarray) -> bool:
 
 
 def _grouped(centred: np.ndarray, scales: np.ndarray) -> tuple[Compressed, np.ndarray | None] | None:
-    """Weights [N, K] in the groups that their ``scales`` [N, K] show, and the order that brings these together."""
-    n, k = centred.shape
+    """Weights [K, N] in the groups that their ``scales`` [K, N] show, and the order that brings these together."""
+    k, n = centred.shape
     known: dict[bytes, int] = {}
-    of_group = np.array([known.setdefault(column.tobytes(), len(known)) for column in scales.T])
+    of_group = np.array([known.setdefault(row.tobytes(), len(known)) for row in scales])
     length, order = math.gcd(k, *(np.flatnonzero(np.diff(of_group)) + 1)), None
     if length % _UNIT and not k % len(known) and (np.bincount(of_group) == k // len(known)).all():
         order, length = np.argsort(of_group, kind="stable"), k // len(known)
-        centred, scales = centred[:, order], scales[:, order]
+        centred, scales = centred[order], scales[order]
     length = next((g for g in _GROUPS[8] if length % g == 0), length)
     if length % _UNIT:
         return None
-    groups = centred.reshape(n, -1, length)
-    least, most = np.minimum(groups.min(-1), 0), groups.max(-1)
+    groups = centred.reshape(-1, length, n)
+    least, most = np.minimum(groups.min(1), 0), groups.max(1)
     for low in (-8, -128):
         moved = np.where((least >= low) & (most < -low), 0, least - low)
         if (most - moved < -low).all() and moved.min() > -128:
-            numbers = (groups - moved[..., None]).astype("int8").reshape(n, k)
-            zeros = (-moved).astype("int8") if moved.any() else None
-            return Compressed(numbers, np.ascontiguousarray(scales[:, ::length]), zeros), order
+            numbers = (groups - moved[:, None]).astype("int8").reshape(k, n)
+            parts = [numbers, scales[::length].astype("float32"), (-moved).astype("int8")]
+            return Compressed(*(np.ascontiguousarray(part.T) for part in parts[: 3 if moved.any() else 2])), order
     return None
 
 
