@@ -3,62 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-from .core.machine import few_spins
-
-with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch loads libgomp
-    import tvm
-    import tvm_ffi
-    from tvm import relax
-
-    from .core import compilation as _compilation  # noqa: F401
-    from .core._native import advice as _advice
-    from .pipeline import PIPELINE
+from . import _autoload
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
     from ._public import __version__ as __version__
 
-
-def _pipeline(**options: Any) -> tvm.transform.Pass:
-    from .pipeline.byoc import byoc_pipeline
-
-    return byoc_pipeline(**options)
-
-
-if PIPELINE not in relax.pipeline.PIPELINE_MAP:  # it is there when this module is reloaded
-    relax.register_pipeline(PIPELINE)(_pipeline)
-
-
-@tvm_ffi.register_global_func("tvm_byoc_dnnl.OpenBlob", override=True)
-def _open_blob(*blob: Any) -> Any:
-    """The native library calls this when a module with a region of a vendor's own bytes is loaded."""
-    from .vendors.blobs import open_blob
-
-    return open_blob(*blob)
-
-
-@tvm_ffi.register_global_func("tvm_byoc_dnnl.EngineHelp", override=True)
-def _help(name: str, error: str) -> str:
-    """The native library calls this when an engine does not load: map the libraries that it needs, list the paths.
-
-    The engine has the name of its vendor, whose package has a function ``find``.
-    """
-    try:
-        vendor = importlib.import_module(f"{__name__}.patterns.{name}")
-    except ImportError:
-        return _advice(error)
-    return vendor.find(error)
+if "tvm" in sys.modules:  # else `import tvm` does this, or the first use of a name that needs TVM
+    _autoload.register_names()
 
 
 def _attribute(name: str) -> Any:
-    # `import tvm` imports this package to load the native library, in every process that uses TVM: the rest waits
-    # until it is used.
-    if name == "load":  # all that many a process needs
+    # `import tvm` imports this package to load the native library, in every process that uses TVM, and many a process
+    # only loads a model, which may not need TVM: the rest waits until it is used.
+    if name == "load":
         from .runtime import load
 
         return load
+    if not name.startswith("__") or name in ("__all__", "__version__"):
+        _autoload.register_names()
     if name == "Runner":  # the rest takes as long again to import
         from .runtime.runner import Runner
 

@@ -118,6 +118,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   UseTeamForTVM();
   SetEngineHelp(AskHost);
   refl::GlobalDef()
+      .def("tvm_byoc_dnnl.UseTeamForTVM", UseTeamForTVM)
       .def("tvm_byoc_dnnl.ModuleCreate", Door(Create))
       .def("tvm_byoc_dnnl.SaveProgram",
            [](const ffi::String& json) {

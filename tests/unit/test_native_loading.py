@@ -104,14 +104,14 @@ def test_each_failure_of_the_engine_has_its_cure(monkeypatch, message, dnnl, cur
         return object()
 
     monkeypatch.setattr(vendor.ctypes, "CDLL", cdll)
-    advice = byoc._help("dnnl", message)
+    advice = _native.engine_help("dnnl", message)
     assert attempts == ["libdnnl.so.3"]  # mapped by its path, so that the next attempt finds it by its name
     for part in ("Searched: ", "libdnnl.so.3", cure):
         assert part in advice
 
 
 def test_an_engine_of_which_no_vendor_knows(monkeypatch):
-    advice = byoc._help("npu", "libnpu.so.1: cannot open")
+    advice = _native.engine_help("npu", "libnpu.so.1: cannot open")
     assert "Searched: " in advice
     assert "reinstall" in advice
 

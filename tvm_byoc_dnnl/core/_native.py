@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +88,28 @@ def engines() -> list[str]:
     return sorted(file.name.removeprefix(prefix).removesuffix(suffix) for file in files)
 
 
+def engine_help(name: str, error: str) -> str:
+    """Map the libraries that an engine needs, and say where they were searched: for ``error``, the linker's.
+
+    The engine has the name of its vendor, whose package has a function ``find``. Our library calls this where Python
+    has registered it, and `map_engines` else.
+    """
+    try:
+        vendor = importlib.import_module(f"{__name__.partition('.')[0]}.patterns.{name}")
+    except ImportError:
+        return advice(error)
+    return vendor.find(error)
+
+
+def map_engines() -> None:
+    """Map the engines, so that our library has them where it calls no Python."""
+    for name in engines():
+        try:
+            ctypes.CDLL(str(LIBRARY.parent / _ENGINE.format(name)))
+        except OSError as error:  # whoever loads it next says why, if it is missing still
+            engine_help(name, str(error))
+
+
 def engine_info(name: str) -> dict[str, Any]:
     """Facts about an engine and its library, which are loaded for it; `NativeLibraryError` names paths and cure."""
     return json.loads(function("tvm_byoc_dnnl.EngineInfo")(name))
@@ -100,8 +126,7 @@ def engine_available(name: str) -> bool:
 
 
 def _load() -> ctypes.CDLL:
-    import tvm_ffi  # noqa: F401  (maps libtvm_ffi.so, which our library needs)
-
+    _map_ffi()
     if not LIBRARY.is_file():
         raise NativeLibraryError(
             f"the native library is not built: {LIBRARY} does not exist. Install the package with pip "
@@ -112,6 +137,18 @@ def _load() -> ctypes.CDLL:
         return ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         raise NativeLibraryError(f"cannot load {LIBRARY}: {error}. {advice(str(error))}") from error
+
+
+def _map_ffi() -> None:
+    """Map libtvm_ffi.so, which our library needs: the package around it imports PyTorch where that is installed."""
+    if "tvm_ffi" in sys.modules:
+        return
+    spec = find_spec("tvm_ffi")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        with suppress(OSError):  # it lies elsewhere
+            ctypes.CDLL(str(Path(folder, "lib", "libtvm_ffi.so")), ctypes.RTLD_GLOBAL)
+            return
+    import tvm_ffi  # noqa: F401
 
 
 def advice(error: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import onnx
 
-from ..api import compile
+from .. import compile
 from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError, short
 from ..core.machine import progress
 from ..frontends.onnx.importer import load_onnx

@@ -69,6 +69,9 @@ def load(
             except (ArtifactError, UnsupportedError):  # what is damaged for both, TVM's loader says
                 if runtime == "native":
                     raise
+    from .._autoload import register_names
+
+    register_names()
     from .runner import Runner
 
     return Runner(path, **settings, options=options)
@@ -88,4 +91,5 @@ def lightest(ex: Any) -> Runner | NativeRunner:
 def _library() -> Library:
     from ..core import _native
 
+    _native.map_engines()
     return Library(_native.LIBRARY)
