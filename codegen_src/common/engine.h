@@ -119,8 +119,8 @@ class Engine {
   /// Gives back what is kept for plans that may be made later. Plans stay as they are.
   virtual void Forget() const {}
 
-  /// Whether planners make growing plans of this graph here.
-  virtual bool Grows(const Graph& /*graph*/) const { return false; }
+  /// Whether planners make growing plans of this graph, which has such caches, here.
+  virtual bool Grows(const Graph& /*graph*/, const Growth& /*growth*/) const { return false; }
 
   /// A static graph as C source: a function of TVM, or stand-alone.
   virtual std::string Emit(const Graph& graph, bool as_function) const = 0;

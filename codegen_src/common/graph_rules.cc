@@ -218,6 +218,17 @@ void NeedWords(const Checker& c, const char* name, const std::vector<std::string
   }
 }
 
+/// The dtype of an input of attention: that of keys and values may be narrower.
+void CheckAttended(const Checker& c, int input) {
+  if (input >= c.OwnInputs()) return;
+  const DType dtype = c.InDType(input);
+  const bool is_narrow =
+      dtype == DType::kBFloat16 || dtype == DType::kFloat16 || dtype == DType::kInt8;
+  const bool is_key_or_value = input == 1 || input == 2;
+  c.Need(dtype == DType::kFloat32 || (is_narrow && is_key_or_value),
+         "inputs float32, keys and values also bfloat16, float16 or int8");
+}
+
 void CheckLayer(const Checker& c) {
   const Attrs& a = c.a;
   const bool is_lstm = a.alg == "lstm" || a.alg == "coupled_lstm";

@@ -268,7 +268,7 @@ KIND(Attention, "attention", 3, 4, "alg scale softcap?", "accurate no_nan", {
   c.NeedShape("keys", key, keys);
   c.NeedShape("values", value, values);
   if (c.OwnInputs() == 4) c.NeedBroadcast("bias", c.In(3), scores);
-  for (int i = 0; i < c.OwnInputs(); ++i) c.Need(c.InDType(i) == DType::kFloat32, "inputs float32");
+  for (int i = 0; i < c.OwnInputs(); ++i) CheckAttended(c, i);
   c.Need(c.OutDType() == DType::kFloat32, "an output float32");
   c.NeedOut(expected);
 })
@@ -317,8 +317,7 @@ KIND(CachedAttention, "cached_attention", 4, 5, "scale window softcap", "", {
   c.NeedShape("starts", c.In(3), {query[0]});
   c.Need(c.InDType(3) == DType::kInt64, "starts int64");
   if (c.OwnInputs() == 5) c.NeedShape("sinks", c.In(4), {query[1]});
-  for (int i = 0; i < c.OwnInputs(); ++i)
-    c.Need(i == 3 || c.InDType(i) == DType::kFloat32, "inputs float32");
+  for (int i : {0, 1, 2, 4}) CheckAttended(c, i);
   c.Need(c.OutDType() == DType::kFloat32, "an output float32");
   c.Need(c.a.window >= 0 && c.a.window < kMaxAttr, "a window of 0 or more");
   c.Need(c.a.softcap >= 0, "a softcap of 0 or more");

@@ -73,12 +73,18 @@ struct ConstantData {
 /// Of one region's plans for symbolic shapes.
 constexpr size_t kPlanBytes = size_t{256} << 20;
 
+/// The caches of a graph for which an engine makes growing plans.
+inline std::optional<Growth> GrowthFor(const Engine& engine, const Graph& graph) {
+  std::optional<Growth> growth = FindGrowth(graph);
+  return growth && engine.Grows(graph, *growth) ? growth : std::nullopt;
+}
+
 class Region {
  public:
   Region(const Engine& engine, const std::string& graph_json, size_t plan_bytes = kPlanBytes)
       : engine_(engine),
         graph_(ParseGraph(graph_json)),
-        growth_(engine.Grows(graph_) ? FindGrowth(graph_) : std::nullopt),
+        growth_(GrowthFor(engine, graph_)),
         batch_(FindBatch(graph_)),
         plans_(plan_bytes) {}
 

@@ -27,6 +27,22 @@ Dims WithHeads(Dims dims) {
   return dims;
 }
 
+/// How the kernel reads keys and values; a graph has no other dtypes of these.
+byoc_dtype ReadAs(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return BYOC_F32;
+    case DType::kBFloat16:
+      return BYOC_BF16;
+    case DType::kFloat16:
+      return BYOC_F16;
+    case DType::kInt8:
+      return BYOC_S8;
+    default:
+      return BYOC_F32;
+  }
+}
+
 /// Strides as the kernel takes them; 0 along the axes that an operand has only one element of.
 byoc_attention_strides StridesOf(const MemoryDesc& md) {
   const Dims dims = WithHeads(md.get_dims());
@@ -51,12 +67,14 @@ byoc_attention_params SizesOf(const NodeView& n) {
   p.key_heads = key[1];
   p.queries = query[2];
   p.keys = key[2];
-  p.width = query[3];
-  p.value_width = n.Shape(2).back();
-  p.scale = n.a.scale;
-  p.softcap = n.a.softcap;
-  p.has_bias = HasBias(n);
-  p.no_nan = n.a.alg == "no_nan";
+  p.key.width = query[3];
+  p.value.width = n.Shape(2).back();
+  p.key.dtype = ReadAs(n.DTypeOf(1));
+  p.value.dtype = ReadAs(n.DTypeOf(2));
+  p.rule.scale = n.a.scale;
+  p.rule.softcap = n.a.softcap;
+  p.rule.has_bias = HasBias(n);
+  p.rule.no_nan = n.a.alg == "no_nan";
   p.threads = n.lowering.machine().threads;
   return p;
 }
@@ -65,7 +83,7 @@ byoc_attention_params SizesOf(const NodeView& n) {
 Candidate Described(const byoc_attention_params& p, const char* impl) {
   Candidate candidate;
   candidate.impl = impl;
-  const auto width = static_cast<double>(p.width + p.value_width);
+  const auto width = static_cast<double>(p.key.width + p.value.width);
   const auto keys = static_cast<double>(p.batch) * static_cast<double>(p.keys);
   candidate.work.products = keys * static_cast<double>(p.heads * p.queries) * width;
   candidate.work.vectors = keys * static_cast<double>(p.key_heads) * width;
@@ -100,8 +118,8 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
                              {DNNL_ARG_SRC_1, n.In(1), n.DenseRows(n.In(1))},
                              {DNNL_ARG_SRC_2, n.In(2), n.DenseRows(n.In(2))}};
   p.query = StridesOf(args[0].md);
-  p.key = StridesOf(args[1].md);
-  p.value = StridesOf(args[2].md);
+  p.key.strides = StridesOf(args[1].md);
+  p.value.strides = StridesOf(args[2].md);
   if (HasBias(n)) {
     int bias = n.In(kBias);
     Dims shape = n.Shape(kBias);
@@ -113,15 +131,15 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
     p.bias = StridesOf(args.back().md);
   }
   if (length) {
-    p.has_length = 1;
+    p.reach.has_length = 1;
     args.push_back({DNNL_ARG_SRC_3, *length, RawLayout({1}, DType::kInt64)});
   }
   if (IsCached(n)) {
-    p.has_starts = 1;
+    p.reach.has_starts = 1;
     args.push_back({DNNL_ARG_SRC_3, n.In(3), RawLayout(n.Shape(3), DType::kInt64)});
-    p.window = n.a.window;
-    p.has_sinks = n.OwnInputs() > 4;
-    if (p.has_sinks) args.push_back(n.AsDense(DNNL_ARG_BIAS, 4));
+    p.reach.window = n.a.window;
+    p.rule.has_sinks = n.OwnInputs() > 4;
+    if (p.rule.has_sinks) args.push_back(n.AsDense(DNNL_ARG_BIAS, 4));
   }
   args.push_back({DNNL_ARG_DST, n.output, ResultLayout(n)});
   p.dst = StridesOf(args.back().md);
@@ -189,14 +207,15 @@ void EmitSteps(const NodeView& n) {
 }  // namespace
 
 static bool HasKernel(const NodeView& n, const byoc_attention_params& p) {
-  return n.lowering.isa().Vectors().has_value() && p.width > 0 && p.keys > 0 && p.key_heads > 0;
+  return n.lowering.isa().Vectors().has_value() && p.key.width > 0 && p.keys > 0 && p.key_heads > 0;
 }
 
 static void LowerAttention(const NodeView& n) {
   const byoc_attention_params p = SizesOf(n);
   const Lowering& l = n.lowering;
-  const bool is_kernel = HasKernel(n, p) && (l.GrowingLength() || l.Cost(DescribeKernel(n, p)) <
-                                                                      l.Cost(DescribeSteps(p)));
+  const bool is_kernel =
+      HasKernel(n, p) && (l.GrowingLength() || byoc_attention_is_narrow(&p) ||
+                          l.Cost(DescribeKernel(n, p)) < l.Cost(DescribeSteps(p)));
   is_kernel ? EmitKernel(n, p) : EmitSteps(n);
 }
 

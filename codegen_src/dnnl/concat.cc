@@ -60,10 +60,12 @@ void EmitRows(const NodeView& n, int64_t axis_of_rows, int place, bool is_end, i
   p.past_rows = past < 0 ? -1 : l.shape(past)[axis];
   p.places = ElementCount(l.shape(place));
   p.places_end = is_end ? 1 : 0;
-  MemoryDesc md = l.Layout(n.In(1));
+  const bool is_narrow = n.DTypeOf(1) != n.OutDType();
+  const int source = is_narrow ? l.Narrowed(n.In(1), n.OutDType()) : n.In(1);
+  MemoryDesc md = l.Layout(source);
   const bool is_read_as_it_is =
       IsStrided(md) && axis == 2 && rows.size() == 4 && md.get_strides()[3] == 1;
-  if (!is_read_as_it_is) md = Dense(rows, n.DTypeOf(1));
+  if (!is_read_as_it_is) md = Dense(rows, n.OutDType());
   if (is_read_as_it_is) {
     const Dims strides = md.get_strides();
     p.batch_stride = strides[0] * width;
@@ -74,7 +76,7 @@ void EmitRows(const NodeView& n, int64_t axis_of_rows, int place, bool is_end, i
     p.head_stride = p.rows * p.row_stride;
     p.batch_stride = p.heads * p.head_stride;
   }
-  std::vector<OpArg> args = {{DNNL_ARG_SRC, n.In(1), md},
+  std::vector<OpArg> args = {{DNNL_ARG_SRC, source, md},
                              {DNNL_ARG_SRC_1, place, RawLayout(l.shape(place), DType::kInt64)}};
   if (past >= 0) args.push_back({DNNL_ARG_SRC_2, past, Dense(l.shape(past), n.OutDType())});
   args.push_back({DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())});

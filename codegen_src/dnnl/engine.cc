@@ -164,11 +164,12 @@ class DnnlEngine final : public Engine {
 
   void Forget() const override { ForgetOneDnn(); }
 
-  bool Grows(const Graph& graph) const override {
+  bool Grows(const Graph& graph, const Growth& growth) const override {
     const Machine machine;
     return machine.isa.Vectors().has_value() &&
-           std::all_of(graph.tensors.begin(), graph.tensors.end(), [&](const Tensor& tensor) {
-             return machine.isa.ComputedIn(tensor.dtype) == tensor.dtype;
+           std::all_of(growth.masks.begin(), growth.masks.end(), [&](int mask) {
+             const DType dtype = graph.tensors[graph.inputs[mask].tensor].dtype;
+             return machine.isa.ComputedIn(dtype) == dtype;
            });
   }
 

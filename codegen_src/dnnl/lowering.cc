@@ -46,14 +46,20 @@ Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine&
     value.last_use = last_use[i];
     values_.push_back(std::move(value));
   }
-  for (auto& destination : destinations_) {
-    if (!destination) continue;
-    const int output = graph.outputs[destination->output];
-    if (values_[output].dtype != graph.tensors[output].dtype) destination.reset();
+  for (const Node& node : graph.nodes) {
+    if (node.kind == Kind::kAppend) Keep(node);
   }
 }
 
+void Lowering::Keep(const Node& cache) {
+  for (int tensor : {cache.inputs[0], cache.output})
+    values_[tensor].dtype = graph_.tensors[tensor].dtype;
+}
+
 void Lowering::Grow(const Growth& growth) {
+  for (int node : growth.nodes) {
+    if (graph_.nodes[node].kind == Kind::kConcat) Keep(graph_.nodes[node]);
+  }
   growth_ = &growth;
   length_ = NewValue({1}, DType::kInt64, /*constant=*/false);
 }
@@ -68,6 +74,11 @@ void Lowering::FailUnsupported(const std::string& message) const {
 }
 
 Program Lowering::Run() {
+  for (auto& destination : destinations_) {
+    if (!destination) continue;
+    const int output = graph_.outputs[destination->output];
+    if (values_[output].dtype != graph_.tensors[output].dtype) destination.reset();
+  }
   PlaceArguments();
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {
     current_node_ = static_cast<int>(i);

@@ -130,6 +130,8 @@ class Lowering {
 
   /// A value beside the graph's tensors.
   int NewValue(const Dims& shape, DType dtype, bool constant);
+  /// A value of float32 that stands for one of 16 bits, in these.
+  int Narrowed(int value, DType dtype);
 
   /// A dense view of a value in another shape.
   int Reshaped(int value, const Dims& shape);
@@ -241,6 +243,8 @@ class Lowering {
   void PlaceArguments();
   int Given(int tensor);
   void Widen();
+  /// A cache is as the call gives it, also where oneDNN does not have its dtype.
+  void Keep(const Node& cache);
   void Narrow(int value, const Place& output, DType dtype);
   void LowerNode(const Node& node);
   void LowerScaled(const Node& node);

@@ -287,6 +287,16 @@ void Lowering::Widen() {
   }
 }
 
+int Lowering::Narrowed(int value, DType dtype) {
+  const Dims& shape = values_[value].shape;
+  const int64_t how = dtype == DType::kBFloat16 ? BYOC_TO_BFLOAT16 : BYOC_TO_FLOAT16;
+  const int made = NewValue(shape, dtype, /*constant=*/false);
+  EmitKernel(kConvert, {ElementCount(shape), how},
+             {{DNNL_ARG_FROM, value, Dense(shape, DType::kFloat32)},
+              {DNNL_ARG_TO, made, Dense(shape, dtype)}});
+  return made;
+}
+
 void Lowering::Narrow(int value, const Place& output, DType dtype) {
   const Dims& shape = values_[value].shape;
   const bool brain = dtype == DType::kBFloat16;

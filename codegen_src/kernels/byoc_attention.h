@@ -41,8 +41,8 @@ BYOC_INLINE void BYOC_NAME(attention_four)(const int rows, const byoc_attention_
   BYOC_VEC sums[2][4];
   BYOC_UNROLL
   for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
-  for (int64_t i = 0; i < p->width; i += BYOC_LANES) {
-    const int lanes = (int)byoc_min(BYOC_LANES, p->width - i);
+  for (int64_t i = 0; i < p->key.width; i += BYOC_LANES) {
+    const int lanes = (int)byoc_min(BYOC_LANES, p->key.width - i);
     BYOC_VEC x[2];
     for (int r = 0; r < rows; ++r) {
       x[r] = BYOC_NAME(load_some)(query + r * room->query_row + i, lanes);
@@ -76,22 +76,22 @@ BYOC_INLINE void BYOC_NAME(attention_fetch)(const float* row, int64_t width) {
   for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(row + i);
 }
 
-/* The products of such queries with `count` keys, where these lie. Rows of the values behind
-   `coming`, if there is such, are fetched meanwhile. */
+/* The products of such queries with `count` keys, where these lie. If `is_fetching`, the rows of
+   the values are fetched meanwhile. */
 BYOC_INLINE void BYOC_NAME(attention_scores)(const int rows, const byoc_attention_params* p,
                                              const byoc_attention_room* room, const float* query,
-                                             const float* key, int64_t count, float* scores,
-                                             const float* coming) {
+                                             const byoc_attention_block* block, int64_t count,
+                                             float* scores, int is_fetching) {
   __m128 of[2];
   for (int64_t k = 0; k < count; k += 4) {
-    for (int64_t i = k; coming != NULL && i < byoc_min(count, k + 4); ++i) {
-      BYOC_NAME(attention_fetch)(coming + i * p->value.row, p->value_width);
+    for (int64_t i = k; is_fetching && i < byoc_min(count, k + 4); ++i) {
+      BYOC_NAME(attention_fetch)(block->value + i * block->value_row, p->value.width);
     }
     const int is_four = k + 4 <= count;
-    const float* keys = key + k * p->key.row;
+    const float* keys = block->key + k * block->key_row;
     for (int64_t i = 0; i < (is_four ? 1 : count - k); ++i) {
       BYOC_NAME(attention_four)
-      (rows, p, room, query, keys + i * p->key.row, is_four ? p->key.row : 0, of);
+      (rows, p, room, query, keys + i * block->key_row, is_four ? block->key_row : 0, of);
       for (int r = 0; r < rows; ++r) {
         float* to = scores + r * room->score_row + k + i;
         if (is_four) {
@@ -106,16 +106,16 @@ BYOC_INLINE void BYOC_NAME(attention_scores)(const int rows, const byoc_attentio
 
 /* Keys as panels of BYOC_PANEL of them, transposed; values as panels of BYOC_PANEL columns. What
    fills up a panel is zero. */
-BYOC_NO_INLINE void BYOC_NAME(attention_pack)(const byoc_attention_params* p, const float* key,
-                                              const float* value, int64_t count, float* keys,
-                                              float* values) {
+BYOC_NO_INLINE void BYOC_NAME(attention_pack)(const byoc_attention_params* p,
+                                              const byoc_attention_block* block, int64_t count,
+                                              float* keys, float* values) {
   for (int64_t first = 0; first < count; first += BYOC_PANEL) {
-    byoc_pack_panel(key + first * p->key.row, 1, p->key.row, p->width,
-                    byoc_min(BYOC_PANEL, count - first), BYOC_PANEL, keys + first * p->width);
+    byoc_pack_panel(block->key + first * block->key_row, 1, block->key_row, p->key.width,
+                    byoc_min(BYOC_PANEL, count - first), BYOC_PANEL, keys + first * p->key.width);
   }
-  for (int64_t first = 0; first < p->value_width; first += BYOC_PANEL) {
-    byoc_pack_panel(value + first, p->value.row, 1, count,
-                    byoc_min(BYOC_PANEL, p->value_width - first), BYOC_PANEL,
+  for (int64_t first = 0; first < p->value.width; first += BYOC_PANEL) {
+    byoc_pack_panel(block->value + first, block->value_row, 1, count,
+                    byoc_min(BYOC_PANEL, p->value.width - first), BYOC_PANEL,
                     values + first * count);
   }
 }
@@ -133,8 +133,8 @@ BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, c
   for (int64_t k = seen; k < end; ++k) scores[k] = -INFINITY;
   if (end < count) memset(scores + end, 0, (size_t)(count - end) * 4);
   if (seen == 0) return;
-  if (p->softcap != 0) {
-    const BYOC_VEC cap = BYOC_NAME(set)((float)p->softcap);
+  if (p->rule.softcap != 0) {
+    const BYOC_VEC cap = BYOC_NAME(set)((float)p->rule.softcap);
     for (int64_t k = 0; k < end; k += BYOC_LANES) {
       BYOC_NAME(store)(scores + k, cap * BYOC_NAME(tanh)(BYOC_NAME(load)(scores + k) / cap));
     }
@@ -167,7 +167,7 @@ BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, c
     const BYOC_VEC factor = BYOC_NAME(exp)(BYOC_NAME(max)(lowest, before - base));
     BYOC_NAME(store)(lanes, factor);
     *sum *= lanes[0];
-    for (int64_t i = 0; i < p->value_width; i += BYOC_LANES) {
+    for (int64_t i = 0; i < p->value.width; i += BYOC_LANES) {
       BYOC_NAME(store)(result + i, BYOC_NAME(load)(result + i) * factor);
     }
     *largest = now;
@@ -179,17 +179,17 @@ BYOC_NO_INLINE void BYOC_NAME(attention_weigh)(const byoc_attention_params* p, c
    of the keys behind `coming`, if there is such, are fetched meanwhile. */
 BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attention_params* p,
                                              const byoc_attention_room* room, const float* weights,
-                                             const float* value, int64_t count, float* results,
-                                             const float* coming) {
-  for (int64_t first = 0; first < p->value_width; first += 4 * BYOC_LANES) {
-    const int64_t wide = byoc_min(4 * BYOC_LANES, p->value_width - first);
+                                             const byoc_attention_block* block, int64_t count,
+                                             float* results, const float* coming) {
+  for (int64_t first = 0; first < p->value.width; first += 4 * BYOC_LANES) {
+    const int64_t wide = byoc_min(4 * BYOC_LANES, p->value.width - first);
     BYOC_VEC sums[3][4];
     for (int i = 0; i < 4 * rows; ++i) sums[i / 4][i % 4] = BYOC_NAME(set)(0.f);
     if (wide == 4 * BYOC_LANES) {
       for (int64_t k = 0; k < count; ++k) {
-        const float* row = value + k * p->value.row + first;
+        const float* row = block->value + k * block->value_row + first;
         if (coming != NULL && first == 0)
-          BYOC_NAME(attention_fetch)(coming + k * p->key.row, p->width);
+          BYOC_NAME(attention_fetch)(coming + k * block->key_row, p->key.width);
         BYOC_UNROLL
         for (int j = 0; j < 4; ++j) {
           const BYOC_VEC x = BYOC_NAME(load)(row + j * BYOC_LANES);
@@ -199,7 +199,7 @@ BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attentio
       }
     } else {
       for (int64_t k = 0; k < count; ++k) {
-        const float* row = value + k * p->value.row + first;
+        const float* row = block->value + k * block->value_row + first;
         for (int j = 0; j * BYOC_LANES < wide; ++j) {
           const int lanes = (int)byoc_min(BYOC_LANES, wide - j * BYOC_LANES);
           const BYOC_VEC x = BYOC_NAME(load_some)(row + j * BYOC_LANES, lanes);
@@ -216,6 +216,31 @@ BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attentio
   }
 }
 
+/* Rows of keys or values from `first` on where they lie, or as floats in `wide`. */
+BYOC_INLINE const float* BYOC_NAME(attention_floats)(const byoc_attention_source* source,
+                                                     const char* data, int64_t first, int64_t count,
+                                                     float* wide, int64_t* row) {
+  const int64_t width = source->width, stride = *row = source->strides.row;
+  if (source->dtype == BYOC_F32) return (const float*)data + first * stride;
+  *row = byoc_round_up(width, 16);
+  for (int64_t k = 0; k < count; ++k) {
+    for (int64_t i = 0; i < width; i += BYOC_LANES) {
+      const int lanes = (int)byoc_min(BYOC_LANES, width - i);
+      BYOC_NAME(store)
+      (wide + k * *row + i,
+       BYOC_NAME(load_as)(data, (first + k) * stride + i, source->dtype, lanes));
+    }
+  }
+  return wide;
+}
+
+/* The head of keys or values that a batch reads. */
+BYOC_INLINE const char* BYOC_NAME(attention_head)(const byoc_attention_source* source,
+                                                  const void* data, int64_t batch, int64_t head) {
+  const int64_t at = batch * source->strides.batch + head * source->strides.head;
+  return (const char*)data + at * byoc_dtype_bytes(source->dtype);
+}
+
 /* A part of the rows that share one head of keys and values, number `unit` of all. */
 BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, int64_t keys,
                                               int64_t unit, void* const* data, float* scratch) {
@@ -228,14 +253,15 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
   const int64_t last_row = byoc_min(all, blocks * (part + 1) / parts * BYOC_ATTENTION_ROWS);
   const int few = all <= BYOC_ATTENTION_FEW;
   const float* query = (const float*)data[0] + batch * p->query.batch;
-  const float* key = (const float*)data[1] + batch * p->key.batch + head * p->key.head;
-  const float* value = (const float*)data[2] + batch * p->value.batch + head * p->value.head;
-  const float* bias = p->has_bias ? (const float*)data[3] + batch * p->bias.batch : NULL;
-  const int64_t given = 3 + p->has_bias + p->has_length + p->has_starts;
-  const float* sinks = p->has_sinks ? (const float*)data[given] + head * group : NULL;
-  float* dst = (float*)data[given + p->has_sinks] + batch * p->dst.batch;
+  const char* key = BYOC_NAME(attention_head)(&p->key, data[1], batch, head);
+  const char* value = BYOC_NAME(attention_head)(&p->value, data[2], batch, head);
+  const int is_narrow = byoc_attention_is_narrow(p);
+  const float* bias = p->rule.has_bias ? (const float*)data[3] + batch * p->bias.batch : NULL;
+  const int64_t given = 3 + p->rule.has_bias + p->reach.has_length + p->reach.has_starts;
+  const float* sinks = p->rule.has_sinks ? (const float*)data[given] + head * group : NULL;
+  float* dst = (float*)data[given + p->rule.has_sinks] + batch * p->dst.batch;
   const byoc_attention_sight sight = byoc_attention_sight_of(p, keys, batch, data);
-  const BYOC_VEC scale = BYOC_NAME(set)((float)p->scale);
+  const BYOC_VEC scale = BYOC_NAME(set)((float)p->rule.scale);
   float* queries = scratch + room.queries;
   float* scores = scratch + room.scores;
   float* largest = scratch + room.largest;
@@ -253,6 +279,12 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
   for (int64_t b = 0; b < key_blocks; ++b) {
     const int64_t first = begin + span * b / key_blocks;
     const int64_t count = begin + span * (b + 1) / key_blocks - first;
+    float* wide = scratch;
+    byoc_attention_block given;
+    given.key = BYOC_NAME(attention_floats)(&p->key, key, first, count, wide, &given.key_row);
+    wide += room.keys / 2;
+    given.value =
+        BYOC_NAME(attention_floats)(&p->value, value, first, count, wide, &given.value_row);
     int packed = 0;
     for (int64_t row = first_row; row < last_row; row += BYOC_ATTENTION_ROWS) {
       const int64_t rows = byoc_min(BYOC_ATTENTION_ROWS, last_row - row);
@@ -267,35 +299,32 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         const float* from = query + (head * group + (row + r) / p->queries) * p->query.head +
                             (row + r) % p->queries * p->query.row;
         float* to = queries + r * room.query_row;
-        for (int64_t i = 0; i < p->width; i += BYOC_LANES) {
-          const int lanes = (int)byoc_min(BYOC_LANES, p->width - i);
+        for (int64_t i = 0; i < p->key.width; i += BYOC_LANES) {
+          const int lanes = (int)byoc_min(BYOC_LANES, p->key.width - i);
           BYOC_NAME(store)(to + i, BYOC_NAME(load_some)(from + i, lanes) * scale);
         }
       }
-      const float* some_keys = key + first * p->key.row;
-      const float* some_values = value + first * p->value.row;
       if (few) {
         const byoc_passes passes = byoc_in_passes(rows, 2);
         for (int64_t pass = 0, r = 0; pass < passes.count; r += byoc_pass_rows(&passes, pass++)) {
           const float* of = queries + r * room.query_row;
           float* to = scores + r * room.score_row;
+          const int is_first = pass == 0 && !is_narrow;
           if (byoc_pass_rows(&passes, pass) == 2) {
-            BYOC_NAME(attention_scores)(2, p, &room, of, some_keys, most, to,
-                                        pass ? NULL : some_values);
+            BYOC_NAME(attention_scores)(2, p, &room, of, &given, most, to, is_first);
           } else {
-            BYOC_NAME(attention_scores)(1, p, &room, of, some_keys, most, to,
-                                        pass ? NULL : some_values);
+            BYOC_NAME(attention_scores)(1, p, &room, of, &given, most, to, is_first);
           }
         }
       } else {
         if (!packed) {
           BYOC_NAME(attention_pack)
-          (p, some_keys, some_values, count, scratch + room.keys, scratch + room.values);
+          (p, &given, count, scratch + room.keys, scratch + room.values);
         }
         packed = 1;
         const byoc_matrices m =
-            byoc_plain_product(queries, room.query_row, scratch + room.keys, p->width * BYOC_PANEL,
-                               p->width, scores, room.score_row);
+            byoc_plain_product(queries, room.query_row, scratch + room.keys,
+                               p->key.width * BYOC_PANEL, p->key.width, scores, room.score_row);
         BYOC_NAME(products)(rows, (most + BYOC_PANEL - 1) / BYOC_PANEL, &m, NULL);
       }
       float* block = results + (row - first_row) * room.result_row;
@@ -314,16 +343,17 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         for (int64_t pass = 0, r = 0; pass < passes.count; r += byoc_pass_rows(&passes, pass++)) {
           const float* of = scores + r * room.score_row;
           float* to = block + r * room.result_row;
-          const float* coming = pass || b + 1 == key_blocks ? NULL : some_keys + count * p->key.row;
+          const int is_last = pass != 0 || b + 1 == key_blocks || is_narrow;
+          const float* coming = is_last ? NULL : given.key + count * given.key_row;
           switch (byoc_pass_rows(&passes, pass)) {
             case 3:
-              BYOC_NAME(attention_gather)(3, p, &room, of, some_values, most, to, coming);
+              BYOC_NAME(attention_gather)(3, p, &room, of, &given, most, to, coming);
               break;
             case 2:
-              BYOC_NAME(attention_gather)(2, p, &room, of, some_values, most, to, coming);
+              BYOC_NAME(attention_gather)(2, p, &room, of, &given, most, to, coming);
               break;
             default:
-              BYOC_NAME(attention_gather)(1, p, &room, of, some_values, most, to, coming);
+              BYOC_NAME(attention_gather)(1, p, &room, of, &given, most, to, coming);
           }
         }
       } else {
@@ -341,13 +371,13 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         dst + (head * group + row / p->queries) * p->dst.head + row % p->queries * p->dst.row;
     float total = sums[row - first_row];
     if (sinks != NULL) total += expf(sinks[row / p->queries] - largest[row - first_row]);
-    if (p->no_nan && !(total > 0)) {
-      memset(to, 0, (size_t)p->value_width * 4);
+    if (p->rule.no_nan && !(total > 0)) {
+      memset(to, 0, (size_t)p->value.width * 4);
       continue;
     }
     const BYOC_VEC sum = BYOC_NAME(set)(total);
-    for (int64_t i = 0; i < p->value_width; i += BYOC_LANES) {
-      const int lanes = (int)byoc_min(BYOC_LANES, p->value_width - i);
+    for (int64_t i = 0; i < p->value.width; i += BYOC_LANES) {
+      const int lanes = (int)byoc_min(BYOC_LANES, p->value.width - i);
       BYOC_NAME(store_some)(to + i, BYOC_NAME(load)(from + i) / sum, lanes);
     }
   }

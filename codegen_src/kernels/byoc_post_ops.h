@@ -59,7 +59,11 @@ typedef enum byoc_post_op_kind {
 
 typedef enum byoc_operand { BYOC_PER_TENSOR, BYOC_PER_CHANNEL, BYOC_PER_ELEMENT } byoc_operand;
 
-typedef enum byoc_dtype { BYOC_F32, BYOC_S32, BYOC_S8, BYOC_U8 } byoc_dtype;
+typedef enum byoc_dtype { BYOC_F32, BYOC_S32, BYOC_S8, BYOC_U8, BYOC_BF16, BYOC_F16 } byoc_dtype;
+
+static inline int64_t byoc_dtype_bytes(int64_t dtype) {
+  return dtype == BYOC_F32 || dtype == BYOC_S32 ? 4 : dtype == BYOC_S8 || dtype == BYOC_U8 ? 1 : 2;
+}
 
 /* As it stands among the parameters of a kernel. */
 typedef struct __attribute__((may_alias)) byoc_post_op {

@@ -21,6 +21,7 @@
 #undef BYOC_LONGS
 #undef BYOC_OP
 #undef BYOC_CONVERT
+#undef BYOC_LOAD_SHORTS
 
 #else
 
@@ -38,6 +39,7 @@
 #define BYOC_INTS __m512i
 #define BYOC_OP(name) _mm512_##name
 #define BYOC_CONVERT(name, ...) _mm512_maskz_##name(0xffff, __VA_ARGS__) /* GCC warns of others */
+#define BYOC_LOAD_SHORTS(p) _mm256_loadu_si256((const __m256i*)(p)) /* for a vector of floats */
 #else
 #define BYOC_NAME(name) byoc_##name##_avx2
 #define BYOC_LANES BYOC_AVX2_LANES
@@ -46,6 +48,7 @@
 #define BYOC_INTS __m256i
 #define BYOC_OP(name) _mm256_##name
 #define BYOC_CONVERT(name, ...) _mm256_##name(__VA_ARGS__)
+#define BYOC_LOAD_SHORTS(p) _mm_loadu_si128((const __m128i*)(p))
 #endif
 #define BYOC_PANEL (2 * BYOC_LANES)
 #define BYOC_VEC BYOC_NAME(vec)

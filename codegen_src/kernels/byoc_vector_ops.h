@@ -185,12 +185,7 @@ BYOC_INLINE BYOC_INTS BYOC_NAME(load_ints)(const void* p) {
 /* Vector `j` of float, or of float16 where numbers have 16 bits. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(load_wide)(const char* from, int64_t bits, int j) {
   if (bits == 32) return BYOC_NAME(load)((const float*)from + j * BYOC_LANES);
-#ifdef BYOC_SIMD_AVX512
-  const __m256i halves = _mm256_loadu_si256((const __m256i*)from + j);
-#else
-  const __m128i halves = _mm_loadu_si128((const __m128i*)from + j);
-#endif
-  return (BYOC_VEC)BYOC_CONVERT(cvtph_ps, halves);
+  return (BYOC_VEC)BYOC_CONVERT(cvtph_ps, BYOC_LOAD_SHORTS(from + 2 * j * BYOC_LANES));
 }
 BYOC_INLINE void BYOC_NAME(load_four)(const char* from, int64_t bits, BYOC_VEC* to) {
   BYOC_UNROLL
@@ -221,6 +216,13 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dt
   if (dtype == BYOC_S32) {
     memcpy(ints, (const int32_t*)from + at, (size_t)lanes * 4);
     result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, BYOC_NAME(load_ints)(ints));
+  } else if (dtype == BYOC_BF16 || dtype == BYOC_F16) {
+    uint16_t part[BYOC_LANES] = {0};
+    const uint16_t* shorts = (const uint16_t*)from + at;
+    if (lanes < BYOC_LANES) shorts = (const uint16_t*)memcpy(part, shorts, (size_t)lanes * 2);
+    if (dtype == BYOC_F16) return (BYOC_VEC)BYOC_CONVERT(cvtph_ps, BYOC_LOAD_SHORTS(shorts));
+    const BYOC_INTS ints_of = BYOC_CONVERT(cvtepu16_epi32, BYOC_LOAD_SHORTS(shorts));
+    result = (BYOC_VEC)BYOC_CONVERT(slli_epi32, ints_of, 16);
   } else {
     const __m128i b = BYOC_NAME(load_bytes)((const uint8_t*)from + at, lanes);
     result = (BYOC_VEC)BYOC_CONVERT(cvtepi32_ps, dtype == BYOC_S8 ? BYOC_CONVERT(cvtepi8_epi32, b)

@@ -46,10 +46,11 @@ from ...vendor import (
     static_shape,
     wanted_of,
 )
-from .common import floats, require_float, size_of
+from .common import FLOATS, floats, require_float, size_of
 from .views import VIEWS, divisor_of, is_read_once, only_reader
 
 _OPS = ("relax.nn.attention", "relax.nn.attention_bias")
+_CACHES = (*FLOATS, "int8")
 #: the inputs of the first are x, positions, cosines and sines; those of the second x, cosines, sines and positions
 _ROTARY = ("onnx.com.microsoft.RotaryEmbedding", "onnx.RotaryEmbedding")
 
@@ -85,22 +86,25 @@ def cached_attention(g: GraphBuilder, call: Any) -> tuple[Value, ...]:
     require(all(gives[:3]) and len(gives) > 2, "attention over a cache that does not give the cache")
     require(not any(gives[3:]), "attention over a cache that gives its scores")
     query, starts, ends = g.value(query), g.value(starts), g.value(ends)
+    require(query.dtype in FLOATS, f"attention of dtype {query.dtype}; expected one of {', '.join(FLOATS)}")
     types = call.ty.fields[1:3]
     caches = []
     for past, new, ty in zip((past_key, past_value), (key, value), types, strict=True):
         rows = [g.value(past), g.value(new)]
         for row in rows:
-            require(row.dtype == "float32", f"attention over a cache of dtype {row.dtype}; expected float32")
+            require(row.dtype in _CACHES, f"attention over a cache of {row.dtype}; expected {', '.join(_CACHES)}")
         caches.append(g.emit("append", [*rows, starts, ends], g.shape_of(ty)))
+    behind = [] if sinks is None else [g.cast(g.value(sinks), "float32")]
     out = g.emit(
         "cached_attention",
-        [query, *caches, starts, *([] if sinks is None else [g.value(sinks)])],
+        [g.cast(query, "float32"), *caches, starts, *behind],
         (*query.shape[:3], caches[1].shape[3]),
+        "float32",
         scale=float(attrs["scale"]) or 1 / math.sqrt(_width(query)),
         window=max(0, int(attrs["local_window_size"])),
         softcap=float(attrs["softcap"]),
     )
-    return (out, *caches)
+    return (g.cast(out, query.dtype), *caches)
 
 
 @register_lowering("dnnl", list(_ROTARY))

@@ -144,9 +144,7 @@ def softplus(g: GraphBuilder, call: Any) -> Value:
         f"softplus with threshold {threshold} has a step there; oneDNN's has none",
     )
     # Our kernel is of float32; oneDNN's of 16 bits is off by 8e-6, and may be below 0.
-    wide = src if src.dtype == "float32" else g.emit("reorder", [src], src.shape, "float32")
-    result = g.eltwise(wide, "soft_relu", beta)
-    return result if wide is src else g.emit("reorder", [result], src.shape, src.dtype)
+    return g.cast(g.eltwise(g.cast(src, "float32"), "soft_relu", beta), src.dtype)
 
 
 @register_lowering("dnnl", "relax.nn.selu")
@@ -305,7 +303,7 @@ def astype(g: GraphBuilder, call: Any) -> Value:
         dtype in FLOATS or dtype == src.dtype or dtype in _WIDER.get(src.dtype, ()),
         f"{call.op.name} from {src.dtype} to {dtype}: oneDNN rounds to the nearest and saturates, Relax cuts off",
     )
-    return src if dtype == src.dtype else g.emit("reorder", [src], src.shape, dtype)
+    return g.cast(src, dtype)
 
 
 #: match → (oneDNN algorithm, alpha, beta)

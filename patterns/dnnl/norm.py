@@ -73,20 +73,21 @@ def rms_norm(g: GraphBuilder, call: Any) -> Value:
     """Root-mean-square normalisation over any axes, in float32 whatever the operands are."""
     src, weight = floats(g, call, 2)
     axes = _axes(call, src)
-    wide = _as(g, src, "float32")
+    wide = g.cast(src, "float32")
     epsilon = float(call.attrs.epsilon)
-    scale = [] if _is_all(weight, 1) else [_as(g, weight, "float32")]
+    scale = [] if _is_all(weight, 1) else [g.cast(weight, "float32")]
     if axes == list(range(src.ndim - len(axes), src.ndim)):
         flat = (product(src.shape[: -len(axes)]), product(src.shape[-len(axes) :]))
         operands = [g.reshape(wide, flat), *(g.reshape(s, flat[1:]) for s in scale)]
-        return _as(g, g.reshape(g.emit("rms_normalization", operands, flat, epsilon=epsilon), src.shape), src.dtype)
+        out = g.emit("rms_normalization", operands, flat, epsilon=epsilon)
+        return g.cast(g.reshape(out, src.shape), src.dtype)
     squares = reduced(g, g.eltwise(wide, "square"), axes, "mean")
     inverse = g.eltwise(g.eltwise(squares, "linear", 1, epsilon), "pow", 1, -0.5)
     out = g.binary("mul", wide, inverse, src.shape)
     for factor in scale:
         spread = [d if i in axes else 1 for i, d in enumerate(src.shape)]
         out = g.binary("mul", out, g.reshape(factor, spread), src.shape)
-    return _as(g, out, src.dtype)
+    return g.cast(out, src.dtype)
 
 
 def _operands(g: GraphBuilder, call: Any) -> tuple[Value, Value, Value]:
@@ -156,10 +157,6 @@ def _is_all(value: Value, number: float) -> bool:
     """Whether it is a constant that holds nothing else."""
     constant = value.constant
     return constant is not None and bool((constant == number).all())
-
-
-def _as(g: GraphBuilder, value: Value, dtype: str) -> Value:
-    return value if value.dtype == dtype else g.emit("reorder", [value], value.shape, dtype)
 
 
 def _window(match: Match) -> int:

@@ -14,6 +14,7 @@
 #include "check.h"
 #include "kernel_check.h"
 #include "kernels/byoc_attention.h"
+#include "kernels/byoc_copy.h"
 
 namespace {
 
@@ -28,7 +29,29 @@ struct Case {
   bool rows_of_heads = true;  // the heads of a row lie side by side
   int threads = 1;
   double scale = 0.3;
+  byoc_dtype dtype = BYOC_F32;  // of keys and values
 };
+
+/// Numbers as they are stored: those that are given become what is stored. The last one ends where
+/// the buffer does.
+void* Stored(Guarded* numbers, byoc_dtype dtype, Guarded* room) {
+  const auto width = static_cast<size_t>(byoc_dtype_bytes(dtype));
+  auto* to = reinterpret_cast<char*>(room->data() + room->size()) - numbers->size() * width;
+  for (size_t i = 0; i < numbers->size(); ++i) {
+    float& x = numbers->data()[i];
+    const uint16_t brain = byoc_to_bfloat16(x), half = byoc_to_float16(x);
+    const auto whole = static_cast<int8_t>(std::lrint(x * 20));
+    if (dtype == BYOC_BF16) x = byoc_from_bfloat16(brain);
+    if (dtype == BYOC_F16) x = byoc_from_float16(half);
+    if (dtype == BYOC_S8) x = whole;
+    const void* from = dtype == BYOC_F32    ? static_cast<const void*>(&x)
+                       : dtype == BYOC_BF16 ? static_cast<const void*>(&brain)
+                       : dtype == BYOC_F16  ? static_cast<const void*>(&half)
+                                            : &whole;
+    std::memcpy(to + i * width, from, width);
+  }
+  return to;
+}
 
 byoc_attention_strides Strides(const Case& c, int64_t rows, int64_t heads, int64_t width) {
   if (c.rows_of_heads) return {rows * heads * width, width, heads * width};
@@ -44,23 +67,24 @@ struct Run {
 Run RunCase(const Case& c, byoc_isa isa) {
   byoc_attention_params p{};
   p.isa = isa;
+  p.key.dtype = p.value.dtype = c.dtype;
   p.batch = c.batch;
   p.heads = c.heads;
   p.key_heads = c.key_heads;
   p.queries = c.queries;
   p.keys = c.keys;
-  p.width = c.width;
-  p.value_width = c.value_width;
-  p.scale = c.scale;
-  p.has_starts = !c.starts.empty();
-  p.window = c.window;
-  p.softcap = c.softcap;
-  p.has_sinks = c.sinks;
-  p.has_bias = c.bias;
-  p.has_length = c.length >= 0;
+  p.key.width = c.width;
+  p.value.width = c.value_width;
+  p.rule.scale = c.scale;
+  p.reach.has_starts = !c.starts.empty();
+  p.reach.window = c.window;
+  p.rule.softcap = c.softcap;
+  p.rule.has_sinks = c.sinks;
+  p.rule.has_bias = c.bias;
+  p.reach.has_length = c.length >= 0;
   p.query = Strides(c, c.queries, c.heads, c.width);
-  p.key = Strides(c, c.keys, c.key_heads, c.width);
-  p.value = Strides(c, c.keys, c.key_heads, c.value_width);
+  p.key.strides = Strides(c, c.keys, c.key_heads, c.width);
+  p.value.strides = Strides(c, c.keys, c.key_heads, c.value_width);
   p.dst = Strides(c, c.queries, c.heads, c.value_width);
   p.bias = {c.heads * c.queries * c.keys, c.queries * c.keys, c.keys};
   if (c.bias_of_all_heads) p.bias = {0, 0, c.keys};
@@ -68,8 +92,8 @@ Run RunCase(const Case& c, byoc_isa isa) {
 
   std::mt19937 random(7);
   Guarded query(static_cast<size_t>(c.batch * p.query.batch));
-  Guarded key(static_cast<size_t>(c.batch * p.key.batch));
-  Guarded value(static_cast<size_t>(c.batch * p.value.batch));
+  Guarded key(static_cast<size_t>(c.batch * p.key.strides.batch));
+  Guarded value(static_cast<size_t>(c.batch * p.value.strides.batch));
   Guarded dst(static_cast<size_t>(c.batch * p.dst.batch));
   const int64_t biases = c.bias_of_all_heads ? c.queries * c.keys : c.batch * p.bias.batch;
   Guarded bias(static_cast<size_t>(biases));
@@ -80,11 +104,13 @@ Run RunCase(const Case& c, byoc_isa isa) {
   }
   Guarded scratch(byoc_attention_scratch_bytes(&p) / 4, 64);
   int64_t length = c.length;
-  std::vector<void*> data = {query.data(), key.data(), value.data()};
+  Guarded key_room(key.size()), value_room(value.size());
+  std::vector<void*> data = {query.data(), Stored(&key, c.dtype, &key_room),
+                             Stored(&value, c.dtype, &value_room)};
   if (c.bias) data.push_back(bias.data());
   if (c.length >= 0) data.push_back(&length);
   std::vector<int64_t> starts = c.starts;
-  if (p.has_starts) data.push_back(starts.data());
+  if (p.reach.has_starts) data.push_back(starts.data());
   if (c.sinks) data.push_back(sinks.data());
   data.push_back(dst.data());
   int64_t params[sizeof(p) / sizeof(int64_t)];
@@ -107,7 +133,7 @@ Run RunCase(const Case& c, byoc_isa isa) {
         std::vector<double> shares(static_cast<size_t>(keys), -INFINITY);
         double top = -INFINITY, sum = 0;
         for (int64_t k = 0; k < keys; ++k) {
-          if (p.has_starts) {
+          if (p.reach.has_starts) {
             const int64_t position = c.starts[static_cast<size_t>(b)] + i;
             if (k > position) break;
             if (c.window > 0 && k <= position - c.window) continue;
@@ -117,7 +143,8 @@ Run RunCase(const Case& c, byoc_isa isa) {
             const double term =
                 static_cast<double>(
                     query.data()[b * p.query.batch + h * p.query.head + i * p.query.row + d]) *
-                key.data()[b * p.key.batch + kh * p.key.head + k * p.key.row + d];
+                key.data()[b * p.key.strides.batch + kh * p.key.strides.head +
+                           k * p.key.strides.row + d];
             score += term;
             magnitude += std::abs(term);
           }
@@ -135,7 +162,8 @@ Run RunCase(const Case& c, byoc_isa isa) {
           double expected = 0;
           for (int64_t k = 0; k < keys; ++k) {
             expected += shares[static_cast<size_t>(k)] / sum *
-                        value.data()[b * p.value.batch + kh * p.value.head + k * p.value.row + e];
+                        value.data()[b * p.value.strides.batch + kh * p.value.strides.head +
+                                     k * p.value.strides.row + e];
           }
           const double got = dst.data()[b * p.dst.batch + h * p.dst.head + i * p.dst.row + e];
           if (sum == 0 || keys == 0) expected = std::nan("");
@@ -190,6 +218,28 @@ TEST(queries_and_keys) {
       for (int64_t start : {int64_t{0}, keys - queries, int64_t{-2}, keys - 1}) {
         c.starts = {start};  // rows that see nothing are NaN in both
         Check(c);
+      }
+    }
+  }
+}
+
+TEST(narrow_keys_and_values) {
+  for (byoc_dtype dtype : {BYOC_BF16, BYOC_F16, BYOC_S8}) {
+    for (int64_t width : {1, 15, 16, 33, 64}) {
+      for (int64_t queries : {1, 5, 30}) {
+        for (int64_t keys : {1, 19, 700}) {
+          Case c;
+          c.dtype = dtype;
+          c.width = width;
+          c.value_width = 65 - width;
+          c.heads = 4;
+          c.key_heads = 2;
+          c.queries = queries;
+          c.keys = keys;
+          c.starts = {keys - 1};
+          c.threads = 2;
+          Check(c);
+        }
       }
     }
   }

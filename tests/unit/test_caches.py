@@ -59,6 +59,45 @@ def _step(model: onnx.ModelProto, runner: Runner, *args: Any, **kwargs: Any) -> 
     return got
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_narrow_cache_has_rounded_rows_and_is_updated_in_place(dtype: str) -> None:
+    """Attention to it is that to the same numbers in float32."""
+    narrow, wide = (Runner(compile(_attention(of), strict=True)) for of in (dtype, "float32"))
+    rng, length = np.random.default_rng(1), 0
+    past = [np.zeros((1, HEADS, 0, 16), dtype)] * 2
+    for rows in (5, 1, 30, 1):
+        query, *new = (rng.standard_normal((1, rows, HEADS * 16), "float32") for _ in range(3))
+        length += rows
+        lengths = np.array([length - 1], "int32"), np.array([length], "int32")
+        got = narrow(query, *new, *past, *lengths)
+        rounded = (x.astype(dtype).astype("float32") for x in new)
+        want = wide(query, *rounded, *(np.asarray(x).astype("float32") for x in past), *lengths)
+        assert_right(got[0], want[0], 1e-6)
+        for cache, rows_of in zip(got[1:], want[1:], strict=True):
+            assert cache.dtype == dtype
+            np.testing.assert_array_equal(cache.astype("float32"), rows_of)
+        assert rows == 5 or np.shares_memory(got[1], past[0])
+        past = got[1:]
+
+
+def _attention(dtype: str) -> onnx.ModelProto:
+    """GroupQueryAttention with a cache of this dtype."""
+    width = HEADS * 16
+    one, cache = ["B", "S", width], ["B", HEADS, "P", 16]
+    real, kept = onnx.TensorProto.FLOAT, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs = [(name, real, one) for name in "qkv"] + [(name, kept, cache) for name in ("past_k", "past_v")]
+    inputs += [("last", onnx.TensorProto.INT32, ["B"]), ("total", onnx.TensorProto.INT32, [1])]
+    outputs = [("y", real, one), *((name, kept, ["B", HEADS, "T", 16]) for name in ("k_", "v_"))]
+    sides = [[onnx.helper.make_tensor_value_info(*value) for value in side] for side in (inputs, outputs)]
+    names = [[value[0] for value in side] for side in (inputs, outputs)]
+    node = onnx.helper.make_node(
+        "GroupQueryAttention", *names, domain="com.microsoft", num_heads=HEADS, kv_num_heads=HEADS
+    )
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    graph = onnx.helper.make_graph([node], "attention", *sides)
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -242,6 +242,10 @@ class GraphBuilder:
         node.source, node.calls = [*node.source, *self._source], [*node.calls, *self._calls]
         return Value(node.outputs[0], rest[1], rest[0])
 
+    def cast(self, value: Value, dtype: str) -> Value:
+        """``value`` as numbers of this dtype; itself where it has it."""
+        return value if value.dtype == dtype else self.emit("reorder", [value], value.shape, dtype)
+
     def reshape(self, value: Value, shape: Sequence[Dim]) -> Value:
         """``value`` in another shape; itself where the shape is the same."""
         return value if tuple(shape) == value.shape else self.emit("reshape", [value], shape)

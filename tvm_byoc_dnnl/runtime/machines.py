@@ -196,9 +196,9 @@ class Views:
     def array(self, tensor: tvm.runtime.Tensor) -> np.ndarray:
         try:
             array = np.from_dlpack(tensor)
-            array.flags.writeable = False
         except _NOT_OF_NUMPY:
-            return as_view(tensor)
+            array = as_view(tensor)
+        array.flags.writeable = False
         key, tensors = id(array), self._tensors
         alive = weakref.ref(array, lambda _: tensors.pop(key, None))
         tensors[key] = (alive, tensor, (array.shape, array.strides, array.dtype))
@@ -219,7 +219,7 @@ class InputPlan:
         self._info, self._aligned, self._views = info, aligned, views
         self._name, self._text = f"input {info.name!r}", info.type_text
         is_usual = info.shape is not None and re.fullmatch(r"u?int\d+|float(16|32|64)", info.dtype)
-        self._dtype = np.dtype(info.dtype) if is_usual else np.dtype("V0")  # which no array has
+        self._dtype = np.dtype(info.dtype) if is_usual or views is not None else np.dtype("V0")  # which no array has
         self._shape = info.shape if info.is_static else None
         self._rank = len(info.shape or ())
         self._axes = [axis for axis, size in enumerate(info.shape or ()) if isinstance(size, int)]

@@ -58,10 +58,11 @@ def _reference(
 
 
 def _operands(
-    batch: int, heads: int, groups: int, rows: int, past: int, width: int, dtype: str = "float32"
+    batch: int, heads: int, groups: int, rows: int, past: int, width: int, dtype: str = "float32", cache: str = ""
 ) -> list[Any]:
-    shapes = [(batch, heads, rows, width), *[(batch, groups, rows, width)] * 2, *[(batch, groups, past, width)] * 2]
-    return [data(*shape, dtype=dtype, low=-1, high=1) for shape in shapes]
+    shapes = [*[(batch, groups, rows, width)] * 2, *[(batch, groups, past, width)] * 2]
+    kept = [data(*shape, dtype=cache or dtype, low=-1, high=1 if cache != "int8" else 5) for shape in shapes]
+    return [data(batch, heads, rows, width, dtype=dtype, low=-1, high=1), *kept]
 
 
 #: where sequences begin to write; batch, heads, groups, rows, past, width; total; attributes
@@ -82,6 +83,15 @@ ACCEPT = [
             reference=_reference(starts, total, **attrs),
         )
         for name, (starts, sizes, total, attrs) in _ROWS.items()
+    ),
+    *(
+        accept(
+            f"a cache in {cache}",
+            _call([5, 0], 2, 9, scale=0.25),
+            *_operands(2, 4, 2, 2, 9, 7, cache=cache),
+            reference=_reference([5, 0], 9, scale=0.25),
+        )
+        for cache in ("bfloat16", "float16", "int8")
     ),
     accept(
         "sinks",
@@ -142,7 +152,12 @@ ACCEPT += [
 ]
 
 REFUSE = [
-    refuse("float64", "dtype float64; expected float32", _call([2, 3], 1, 4), *_operands(2, 2, 1, 1, 4, 8, "float64")),
+    refuse(
+        "float64",
+        "attention of dtype float64; expected one of float32",
+        _call([2, 3], 1, 4),
+        *_operands(2, 2, 1, 1, 4, 8, "float64"),
+    ),
     refuse(
         "angles in float64",
         "RotaryEmbedding of dtype float64",

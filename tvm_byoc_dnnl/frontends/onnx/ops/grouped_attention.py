@@ -72,18 +72,19 @@ class _Call:
             query, key = (turned(e, node, x, *angles) for x in (query, key))
         node.unused("rotary_interleaved")
         self.query, self.key = query, key
-        self.keys, self.values = _Store(e, node, "k", 12), _Store(e, node, "v", 13)
+        self.keys, self.values = _Store(e, node, "k", 12, node.input(3)), _Store(e, node, "v", 13, node.input(4))
         self.rule = Rule.of(node)
-        self.past = (self._past(node.input(3), self.key, self.keys), self._past(node.input(4), self.value, self.values))
+        self.new = self.keys.stored(self.key), self.values.stored(self.value)
+        self.past = self._past(node.input(3), self.new[0]), self._past(node.input(4), self.new[1])
         self.sink = node.input(11)
         if self.sink is None and node.attr("smooth_softmax", -1) == 1:
             self.sink = e.const(np.zeros(heads, "float32"))
         node.unused("smooth_softmax", "qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon")
 
-    def _past(self, given: Value | None, new: Value, store: _Store) -> Value | None:
+    def _past(self, given: Value | None, new: Value) -> Value | None:
         """The cache before, whose heads are as the new ones: exporters leave their size open."""
-        if given is None or store.is_quantised:
-            return given
+        if given is None:
+            return None
         batch, own, _, width = new.sizes
         old, _, length, _ = given.sizes
         shape = self.e.shape([old, own, length, width])  # a number for a symbol that nothing else has
@@ -119,13 +120,14 @@ class _Call:
     def whole(self) -> list[Value | None]:
         """With a cache of all rows."""
         e, node = self.e, self.node
-        is_quantised = self.keys.is_quantised or self.values.is_quantised
-        new = self.keys.stored(self.key), self.values.stored(self.value)
-        cached = Cached(self.query, new, self.past, self.start, self.lengths, self.total, node.input(10), self.sink)
-        if not is_quantised:
+        places = self.start, self.lengths, self.total, node.input(10), self.sink
+        if not self.keys.is_packed and not self.values.is_packed:
+            # what multiplies whole numbers multiplies the queries and the results instead
+            cached = Cached(self.keys.times_scales(self.query), self.new, self.past, *places)
             shows = len(node.wanted) > 3 and node.wanted[3]
             out, *others = cached.kept_whole(e, self.rule, shows_scores=shows)
-            return [joined(e, out), *others]
+            return [joined(e, self.values.times_scales(out)), *others]
+        cached = Cached(self.query, self.new, self.past, *places)
         found, present = cached.expanded(e, self.rule, self.keys.real, self.values.real)
         return [joined(e, found.out), *present, shown_scores(found, self.rule)]
 
@@ -149,12 +151,12 @@ class _Call:
         mask = Mask(e, self.query.dtype)
         mask.require(there)
         mask.see(at, rows, left=self.rule.left, right=0)
-        new = self.keys.stored(self.key), self.values.stored(self.value)
         # the rows of the cache, 0 behind the last, and then the new ones
         is_row = e.reshape(held, [self.batch, 1, size, 1])
-        read = [e.concat([e.where(is_row, o, e.const(0, o.dtype)), n], 2) for o, n in zip(past, new, strict=True)]
+        pairs = list(zip(past, self.new, strict=True))
+        read = [e.concat([e.where(is_row, o, e.const(0, o.dtype)), n], 2) for o, n in pairs]
         shift = self._end() - now - (self.start - old)
-        present = [self._slid(o, n, old, now, shift) for o, n in zip(past, new, strict=True)]
+        present = [self._slid(o, n, old, now, shift) for o, n in pairs]
         if (bias := node.input(10)) is not None:
             mask.add(bias)
         key, value = self.keys.real(read[0]), self.values.real(read[1])
@@ -190,8 +192,8 @@ class _Call:
 class _Store:
     """How the cache stores its numbers: as they are, or as bytes, or two in a byte, with scales."""
 
-    def __init__(self, e: Emit, node: Node, which: str, position: int) -> None:
-        self._e = e
+    def __init__(self, e: Emit, node: Node, which: str, position: int, past: Value | None) -> None:
+        self._e, self._past, self._dtype = e, past, node.needed(0).dtype
         self._kind = node.attr(f"{which}_quant_type", "NONE")
         self._bits = node.attr("kv_cache_bit_width", 0) or 8
         self._own, self._scale = int(node.attr("kv_num_heads")), node.input(position)
@@ -205,6 +207,11 @@ class _Store:
         """Whether it stores other numbers than those that are attended to."""
         return bool(self._kind != "NONE")
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether a byte of it has two numbers."""
+        return self.is_quantised and self._bits == 4
+
     def _scales(self) -> Value:
         assert self._scale is not None
         if self._kind == "PER_CHANNEL":
@@ -215,11 +222,12 @@ class _Store:
     def stored(self, x: Value) -> Value:
         """Rows ``(B, N, S, H)`` as the cache has them."""
         if not self.is_quantised:
-            return x
+            return x if self._past is None else self._e.cast(x, self._past.dtype)
         e, (least, most) = self._e, _RANGES[self._bits]
-        whole = e.clip(e.round(x / self._scales()), min=least, max=most)
+        parts = x / self._scales()
         if self._bits == 8:
-            return e.cast(whole, "int8")
+            return e.onnx("QuantizeLinear", parts, e.const(1.0, "float32"), e.const(0, "int8"))
+        whole = e.clip(e.round(parts), min=least, max=most)
         *lead, width = x.sizes
         pairs = e.reshape(e.cast(whole + 8.0, "uint8"), [*lead, width // 2, 2])
         low, high = pieces(e, pairs, 4, 2)
@@ -228,9 +236,17 @@ class _Store:
     def real(self, x: Value) -> Value:
         """Rows of the cache as numbers."""
         if not self.is_quantised:
-            return x
+            return self._e.cast(x, self._dtype)
         whole = self._e.cast(numbers_in(self._e, x, self._bits), "float32")
         return (whole - 8.0 if self._bits == 4 else whole) * self._scales()
+
+    def times_scales(self, x: Value) -> Value:
+        """``(B, N, S, H)``, a head for each of some of queries, times the scales."""
+        if not self.is_quantised:
+            return x
+        batch, heads, rows, width = x.sizes
+        groups = self._e.reshape(x, [batch, self._own, heads // self._own * rows, width])
+        return self._e.reshape(groups * self._scales(), x.sizes)
 
 
 _KEYS = 7  # the input that is the number of keys that are attended to
@@ -314,7 +330,7 @@ class Cached(NamedTuple):
             mask.require(at < e.reshape(self.ends, [batch, 1, 1, 1]))
         if self.bias is not None:
             mask.add(self.bias)
-        key, value = (of(x) for of, x in zip(real, read, strict=True)) if real else read
+        key, value = (of(x) for of, x in zip(real, read, strict=True))
         found = attend(e, self.query, key, value, scale=rule.scale, mask=mask, softcap=rule.softcap, sink=self.sink)
         return found, present
 
@@ -337,5 +353,10 @@ def _operands(node: Node) -> Cached:
 @operator(NAME, domain=DOMAIN, whole=True, sizes=frozenset({_KEYS}))
 def _cached_attention(e: Emit, node: Node) -> list[Value | None]:
     rule = Rule.of(node)
-    found, present = _operands(node).expanded(e, rule)
+    operands = _operands(node)
+
+    def wide(x: Value) -> Value:
+        return e.cast(x, operands.query.dtype)
+
+    found, present = operands.expanded(e, rule, wide, wide)
     return [found.out, *present, shown_scores(found, rule)]
