@@ -267,7 +267,7 @@ def test_language_models_are_listed_and_counted(service: Service) -> None:
         ("completions", {"prompt": 3}, 400, "prompt is no text"),
         ("completions", {"prompt": []}, 400, "prompt is no text"),
         ("completions", {"prompt": "a " * 100}, 400, "tokens"),
-        ("completions", {"max_tokens": "3"}, 400, "'3'"),
+        ("completions", {"max_tokens": "3"}, 400, "max_tokens is '3'"),
         ("completions", {"temperature": -1, "stream": True}, 400, "temperature"),
         ("completions", {"n": 2}, 400, "n is 2; expected 1"),
         ("completions", {"stop": [3]}, 400, "stop is [3]"),

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ..core.errors import InputError
+from ..core.errors import InputError, check_number
 from . import FAILED
 from .language import LanguageModel
 from .rest import Rest, error_answer
@@ -66,7 +66,7 @@ class Completions:
         prompts = [prompts] if isinstance(prompts, str) else prompts
         if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) for p in prompts):
             raise InputError("prompt is no text; expected a text, or a list of texts")
-        length = asked.get("max_tokens", _USUAL_LENGTH)
+        length = check_number("max_tokens", asked.get("max_tokens", _USUAL_LENGTH))
         return await self._answer(request, asked, self._model(asked), prompts, length, is_chat=False)
 
     async def chat(self, request: Request) -> Response:
@@ -74,7 +74,8 @@ class Completions:
         asked = read_json(await self._rest.body(request))
         model = self._model(asked)
         prompt = model.prompt(_messages(asked.get("messages")))
-        length = asked.get("max_completion_tokens", asked.get("max_tokens"))
+        name = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
+        length = check_number(name, asked.get(name))
         return await self._answer(request, asked, model, [prompt], length, is_chat=True)
 
     def _model(self, asked: Mapping[str, Any]) -> LanguageModel:
