@@ -292,7 +292,7 @@ BEFORE: dict[str, tuple[Build, tuple[int, ...], dict[str, int]]] = {
             )
         ),
         (2, 3, 5, 6),
-        {"nn.conv2d": 1, "add": 1},
+        {"subtract": 1, "nn.conv2d": 1},
     ),
     "scale before padding": (
         lambda b, x: b.emit(
@@ -352,6 +352,22 @@ BEFORE: dict[str, tuple[Build, tuple[int, ...], dict[str, int]]] = {
 def _read_twice(b: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
     y = b.emit(relax.op.nn.conv2d(x, const(rand(6, 4, 3, 3))))
     return b.emit(relax.op.add(b.emit(relax.op.sum(x)), b.emit(relax.op.sum(y))))
+
+
+def _far_norm(b: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
+    params = [const(np.full(64, n, "float32")) for n in (1.0, 0.0, 1e4, 1.0)]
+    return b.emit(relax.TupleGetItem(b.emit(relax.op.nn.batch_norm(x, *params, axis=1, training=False)), 0))
+
+
+@pytest.mark.parametrize(
+    "centred",
+    [lambda b, x: b.emit(relax.op.subtract(x, const(1e4))), _far_norm],
+    ids=["subtract", "batch_norm"],
+)
+def test_a_large_mean_costs_no_precision(centred: Build) -> None:
+    """What is left of x - 1e4 is exact; x @ w - 1e4 * sum(w) would lose four digits."""
+    mod = module(lambda b, x: b.emit(relax.op.matmul(centred(b, x), const(rand(64, 40)))), (9, 64))
+    assert len(same_numbers(mod, (1e4 + rand(9, 64)).astype("float32"))) == 2
 
 
 @pytest.mark.parametrize("name", BEFORE)

@@ -2,7 +2,7 @@
 
     x                                     x
     |                                     |
-    batch_norm | · s | / s | + t | - t    |                    constants per channel of the input
+    batch_norm | · s | / s                |                    constants per channel of the input
     |                                     |
     conv | conv_transpose | matmul        the same             weights · s, per channel of either side
     |                            ──>      |
@@ -10,8 +10,9 @@
     |                                     |
     batch_norm | · s | / s | + t | - t    |                    constants per channel of the result
 
-if the weights are constant and nothing else reads the results in between. A shift before the operator is not folded
-where a padding of zeros, which have no shift, takes part in a sum. A batch_norm that follows something else takes the
+if the weights are constant and nothing else reads the results in between. Before the operator, `+ t` stays: what is left
+of x + t may be small beside both, and the sum of x · weights has not its precision. So a batch_norm is folded where its
+means are no more than some deviations from 0, and no padding of zeros, which have no shift, takes part in a sum. A batch_norm that follows something else takes the
 multiply and add after it into its own scale and shift. The bias of a linear operator always ends as
 ``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,) after a matmul. A single number is also
 folded when reshapes and permutations lie between.
@@ -35,6 +36,7 @@ _CONVS = tuple(f"relax.nn.conv{d}d" for d in (1, 2, 3))
 _TRANSPOSED = tuple(f"{name}_transpose" for name in _CONVS)
 _LINEAR = (*_CONVS, *_TRANSPOSED, "relax.matmul")
 _FOLDED = "batch_norm folded into weights"
+_DEVIATIONS = 16.0  # so many times the rounding of the source is in the result
 
 
 def per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
@@ -298,7 +300,10 @@ def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
 
 
 def _affine_input(scope: Scope, call: Any) -> Any:
-    """``linear(x * scale + shift)``: the weights take the scale, the bias takes the shift times the weights."""
+    """``linear(x * scale + shift)``: the weights take the scale, the bias takes the shift times the weights.
+
+    A step is a scale alone, a batch_norm is both.
+    """
     data = call.args[0]
     found = _affine_before(scope, data) if scope.uses(data) == 1 else None
     linear = None if found is None else _linear(scope, call)
@@ -335,7 +340,7 @@ def _affine_input(scope: Scope, call: Any) -> Any:
 
 
 def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any, Any]] | None:
-    """A batch_norm or an arithmetic step with a constant: its input, its axis if it has one, scale and shift."""
+    """A batch_norm or a scaling by a constant: its input, its axis if it has one, scale and shift."""
     item = scope.value(data)
     if is_a(item, relax.TupleGetItem):
         norm = scope.call(item.tuple_value, "relax.nn.batch_norm")
@@ -344,15 +349,18 @@ def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any,
         statistics = _statistics(scope, norm)
         if statistics is None:
             return None
+        mean, variance = (np.asarray(scope.const(a), "float64") for a in norm.args[3:5])
+        if (np.abs(mean) > _DEVIATIONS * np.sqrt(variance + float(norm.attrs.epsilon))).any():
+            return None
         rank, axis = scope.rank(data), int(norm.attrs.axis) % scope.rank(data)
         shape = [-1 if i == axis else 1 for i in range(rank)]
         return norm.args[0], axis, (statistics[0].reshape(shape), statistics[1].reshape(shape))
-    step = scope.call(data, "relax.add", "relax.subtract", "relax.multiply", "relax.divide")
+    step = scope.call(data, "relax.multiply", "relax.divide")
     sides = None if step is None else _sides(scope, step)
     if step is None or sides is None or not scope.same_shape(sides[0], step):
         return None
     if scope.call(sides[0], *_LINEAR) is not None:
-        return None  # it is the bias of that operator, and costs nothing there
+        return None  # the weights of that operator take it
     product = scope.call(sides[0], "relax.multiply")
     if product is not None and any(scope.call(factor, "relax.clip") is not None for factor in product.args):
         return None  # the divisor of a hardswish, x · clip(x + 3, 0, 6) / 6, which is fused only as a whole
