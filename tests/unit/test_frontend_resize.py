@@ -59,6 +59,10 @@ def test_nearest(rounding: str, scale: float) -> None:
             np.testing.assert_array_equal(got, want)
 
 
+def test_a_coordinate_between_two_elements_is_rounded_as_said() -> None:
+    both((1, 1, 2, 8), sizes=[1, 1, 2, 500], mode="nearest", nearest_mode="round_prefer_floor")  # 62.5 / 62.5 is 1
+
+
 def test_nearest_before_opset_11_rounds_as_onnx_runtime() -> None:
     shape, scales = (1, 1, 9, 7), np.array([1, 1, 0.6, 1.7], "float32")
     want = nearest(shape, scales, coordinate_transformation_mode="asymmetric", nearest_mode="by_scale")

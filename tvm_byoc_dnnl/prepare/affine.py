@@ -10,12 +10,12 @@
     |                                     |
     batch_norm | · s | / s | + t | - t    |                    constants per channel of the result
 
-if the weights are constant and nothing else reads the results in between. Before the operator, `+ t` stays: what is left
-of x + t may be small beside both, and the sum of x · weights has not its precision. So a batch_norm is folded where its
-means are no more than some deviations from 0, and no padding of zeros, which have no shift, takes part in a sum. A batch_norm that follows something else takes the
-multiply and add after it into its own scale and shift. The bias of a linear operator always ends as
-``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,) after a matmul. A single number is also
-folded when reshapes and permutations lie between.
+if the weights are constant and nothing else reads the results in between. Before the operator, ``+ t`` stays: what is
+left of x + t may be small beside both, and x · weights has not its precision. So a batch_norm is folded where
+its means are no more than some deviations from 0, and no padding of zeros, which have no shift, takes part in a sum. A
+batch_norm that follows something else takes the multiply and add after it into its own scale and shift. The bias of a
+linear operator always ends as ``add(linear, constant)``, shaped (1, C, 1, 1) after a convolution and (N,) after a
+matmul. A single number is also folded when reshapes and permutations lie between.
 """
 
 from __future__ import annotations

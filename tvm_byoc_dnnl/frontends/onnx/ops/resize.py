@@ -166,8 +166,8 @@ class Way:
         """Whether TVM's operators compute the same: they resize what follows the channels by the ratio of the sizes."""
         if self.antialias or self.crops or self.transform == "half_pixel_symmetric":
             return False
-        if self.mode == "nearest" and self.rounding == "by_scale":
-            return False
+        if self.mode == "nearest" and self.rounding not in ("floor", "ceil") and not all(a.is_whole for a in axes):
+            return False  # TVM multiplies by a rounded ratio, and a coordinate between two elements gets the other one
         sizes = (*shape[2:], *(a.out for a in axes))
         if self.transform == "align_corners" and any(not isinstance(n, int) or n == 1 for n in sizes):
             return False  # TVM divides by the length - 1
@@ -198,6 +198,13 @@ class Axis:
         if isinstance(self.size, int) and isinstance(self.out, int):
             return abs(self.size * self.scale - self.out) <= 1e-5 * self.out
         return self.scale == int(self.scale)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one length is known to be a multiple of the other."""
+        if isinstance(self.size, int) and isinstance(self.out, int):
+            return self.out % self.size == 0 or self.size % self.out == 0
+        return self.scale is not None and self.scale == int(self.scale)
 
     def is_kept(self, way: Way) -> bool:
         """Whether the result of this axis is its source."""
