@@ -216,22 +216,43 @@ BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attentio
   }
 }
 
-/* Rows of keys or values from `first` on where they lie, or as floats in `wide`. */
-BYOC_INLINE const float* BYOC_NAME(attention_floats)(const byoc_attention_source* source,
-                                                     const char* data, int64_t first, int64_t count,
-                                                     float* wide, int64_t* row) {
-  const int64_t width = source->width, stride = *row = source->strides.row;
-  if (source->dtype == BYOC_F32) return (const float*)data + first * stride;
-  *row = byoc_round_up(width, 16);
+/* Rows of numbers of one dtype as floats. */
+BYOC_INLINE void BYOC_NAME(attention_widen)(const int dtype, const char* data, int64_t stride,
+                                            int64_t count, int64_t width, float* to, int64_t row) {
+  const int64_t whole = width / BYOC_LANES * BYOC_LANES;
   for (int64_t k = 0; k < count; ++k) {
-    for (int64_t i = 0; i < width; i += BYOC_LANES) {
-      const int lanes = (int)byoc_min(BYOC_LANES, width - i);
+    for (int64_t i = 0; i < whole; i += BYOC_LANES) {
       BYOC_NAME(store)
-      (wide + k * *row + i,
-       BYOC_NAME(load_as)(data, (first + k) * stride + i, source->dtype, lanes));
+      (to + k * row + i, BYOC_NAME(load_as)(data, k * stride + i, dtype, BYOC_LANES));
+    }
+    if (whole < width) {
+      BYOC_NAME(store)
+      (to + k * row + whole,
+       BYOC_NAME(load_as)(data, k * stride + whole, dtype, (int)(width - whole)));
     }
   }
-  return wide;
+}
+
+/* Rows of keys or values from `first` on where they lie, or as floats in `wide`. */
+BYOC_NO_INLINE const float* BYOC_NAME(attention_floats)(const byoc_attention_source* source,
+                                                        const char* data, int64_t first,
+                                                        int64_t count, float* wide, int64_t* row) {
+  const int64_t width = source->width, stride = source->strides.row;
+  const char* from = data + first * stride * byoc_dtype_bytes(source->dtype);
+  *row = source->dtype == BYOC_F32 ? stride : byoc_round_up(width, 16);
+  switch (source->dtype) {
+    case BYOC_F32:
+      return (const float*)from;
+    case BYOC_BF16:
+      BYOC_NAME(attention_widen)(BYOC_BF16, from, stride, count, width, wide, *row);
+      return wide;
+    case BYOC_F16:
+      BYOC_NAME(attention_widen)(BYOC_F16, from, stride, count, width, wide, *row);
+      return wide;
+    default:
+      BYOC_NAME(attention_widen)(BYOC_S8, from, stride, count, width, wide, *row);
+      return wide;
+  }
 }
 
 /* The head of keys or values that a batch reads. */
