@@ -104,16 +104,17 @@ class Ended(WorkerError):
 
 
 class Worker:
-    """A fresh process of Python that runs ``module``, which calls `answer`; an answer may take ``patience_s``."""
+    """A fresh process of Python that answers by the methods of a ``kind`` of objects, within ``patience_s`` each."""
 
     def __init__(
-        self, module: str, patience_s: float, env: Mapping[str, str] | None = None, *, quiet: bool = False
+        self, kind: type, patience_s: float, env: Mapping[str, str] | None = None, *, quiet: bool = False
     ) -> None:
         self.patience_s = patience_s
         self._pipe, child = multiprocessing.Pipe()
+        code = f"from {kind.__module__} import {kind.__name__} as kind; from {__name__} import answer; answer(kind())"
         with child:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, str(child.fileno())],
+                [sys.executable, "-c", code, str(child.fileno())],
                 pass_fds=[child.fileno()],
                 env=env,
                 stdin=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ from tvm import relax
 
 from ..core.compilation import compiling
 from ..core.errors import InputError, names_of
-from ..core.own_process import Ended, Worker, answer
+from ..core.own_process import Ended, Worker
 from ..core.tensor_info import shape_options
 from ..core.verdict import Failure, describe
 from ..frontends import to_relax
@@ -108,7 +108,7 @@ class _Runner(Worker):
         self.blocks: list[tuple[float, bool]] = []
         self.failure: Failure | None = None
         self._model = str(library), shapes
-        super().__init__(__name__, patience_s, quiet=True)
+        super().__init__(_Commands, patience_s, quiet=True)
 
     def start(self) -> None:
         begun = time.perf_counter()
@@ -304,7 +304,3 @@ def _check_sizes(mod: tvm.IRModule) -> None:
             f"the model has open dims ({', '.join(unknown)}), and a time needs sizes; fix them, with your own sizes: "
             f"{shape_options(inputs)}; or keep them open and say for which sizes to measure: N:8 in place of 8"
         )
-
-
-if __name__ == "__main__":
-    answer(_Commands())

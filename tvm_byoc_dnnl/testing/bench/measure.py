@@ -24,6 +24,7 @@ from ...core.own_process import Worker, WorkerError
 from ...pipeline.executable import is_library
 from ...runtime.comparison import gap
 from .engines import ENGINES, PROBE, REFERENCE, Engine
+from .worker import Commands
 
 _PATIENCE_S = 900.0
 _ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +48,7 @@ class EngineProcess(Worker):
     def __init__(self, engine: Engine, threads: int) -> None:
         self.engine = engine
         self._threads = threads
-        super().__init__(f"{__package__}.worker", _PATIENCE_S, _environment(engine, threads))
+        super().__init__(Commands, _PATIENCE_S, _environment(engine, threads))
 
     def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
         """Version, seconds until the first result, that result, seconds by stage."""

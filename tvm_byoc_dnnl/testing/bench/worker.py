@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from ...core.compilation import compiling, stage
-from ...core.own_process import answer
 from .engines import ENGINES, Load, Run
 
 _LEAST = 20  # runs, of which a 95th percentile can be told
 
 
-class _Commands:
+class Commands:
     def __init__(self) -> None:
         self._run: Run
         self._inputs: list[np.ndarray] = []
@@ -101,7 +100,3 @@ class _Commands:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 latencies.append((time.perf_counter() - waiting.pop(future)) * 1e3)
                 future.result()
-
-
-if __name__ == "__main__":
-    answer(_Commands())
