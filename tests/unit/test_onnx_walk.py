@@ -110,6 +110,13 @@ def test_a_condition_that_is_known_leaves_no_branch() -> None:
         to_relax(onnx_model(nodes, {"x": (2, 4)}, constants))
 
 
+@pytest.mark.parametrize("operator", ["Add", "PRelu"])
+def test_sizes_that_do_not_broadcast(operator: str) -> None:
+    model = onnx_model([node(operator, ["x", "z"], ["y"])], {"x": ("n", 3), "z": (4,)})
+    with pytest.raises(InputError, match=r"\(node `y`\) needs sizes that are equal or 1, and they are 3 and 4"):
+        to_relax(model)
+
+
 def test_branches_of_different_dtypes_are_refused() -> None:
     ways = [branch([node("Relu", ["x"], ["p"])], "p"), branch([node("Shape", ["x"], ["q"])], "q")]
     with pytest.raises(UnsupportedError, match=r"If \(node `y`\) has branches whose result 0"):

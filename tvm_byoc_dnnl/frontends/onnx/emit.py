@@ -189,8 +189,7 @@ class Emit:
             return x
         for a, b in zip(own or (), dims, strict=False):
             if isinstance(a, int) and isinstance(b, int) and a != b:
-                what = f"needs sizes that are equal, and they are {a} and {b}"
-                raise self.node.wrong(what) if self.node is not None else InputError(f"the model {what}")
+                raise self._unequal(a, b)
         for pair in zip(own or (), dims, strict=False):
             for a, b in (pair, pair[::-1]):
                 if isinstance(a, Dim) and isinstance(b, int) and expr_of(a) in self.given:
@@ -211,6 +210,10 @@ class Emit:
         if not is_a(tensor, relax.Var):
             tensor = self.bb.emit(tensor)
         return Value(self.bb.match_cast(tensor, relax.TensorType(self.shape(dims), x.stored)), dtype=x.dtype)
+
+    def _unequal(self, *sizes: Size, either: str = "") -> InputError:
+        what = f"needs sizes that are equal{either}, and they are {' and '.join(map(str, sizes))}"
+        return self.node.wrong(what) if self.node is not None else InputError(f"the model {what}")
 
     def named(self, x: Value, sizes: Sequence[int | None] | None = None) -> Value:
         """A value whose sizes have names, if their number is known: a call may compute them, and others read them.
@@ -239,19 +242,23 @@ class Emit:
         ``broadcasts``: they may also be 1.
         """
         known = [x.dims for x in given]
-        if any(d is None for d in known) or all(isinstance(size, int) for d in known for size in d or ()):
+        if any(d is None for d in known):
             return list(given)
         new = [list(d or ()) for d in known]
         for axis in range(-max(map(len, new), default=0), 0):
             here = [d for d in new if len(d) >= -axis]
             if applies(axis):
                 sizes = [d[axis] for d in here if not broadcasts or d[axis] != 1]
+                if len({size for size in sizes if isinstance(size, int)}) > 1:
+                    raise self._unequal(*sizes, either=" or 1" if broadcasts else "")
                 if broadcasts and len(set(sizes)) > 1:  # ``x[:, :1]`` has at most one element
                     sizes = [size for size in sizes if not at_least(1, size)] or sizes
                 chosen = common(sizes) if sizes else 1
                 for d in here:
                     if isinstance(d[axis], Dim):
                         d[axis] = chosen if not broadcasts or d[axis] in sizes else 1
+        if all(isinstance(size, int) for d in known for size in d or ()):
+            return list(given)
         new = _settled([d or () for d in known], new)
         agreed = [self.agree(x, dims) for x, dims in zip(given, new, strict=True)]
         if _are_seen(agreed, applies):
