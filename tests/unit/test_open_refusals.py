@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
+from tvm import tirx
 
 from tvm_byoc_dnnl import Runner, api, compile
 from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
+from tvm_byoc_dnnl.frontends.onnx.importer import import_onnx
 from tvm_byoc_dnnl.testing.models import ort_run
 
 from .importing import node, onnx_model, rand
@@ -64,6 +66,19 @@ def test_nothing_is_left_to_repeat() -> None:
     assert runner(x, np.array([-4, 0])).shape == (0,)
     with pytest.raises(InputError, match="below 0"):
         runner(x, np.array([-4, 1]))
+
+
+def test_a_padding_of_the_call_has_sizes_of_its_own() -> None:
+    """Sizes that are computed of the result stay short, as long expressions take TVM minutes."""
+    pad = node("Pad", ["x", "p"], ["y"])
+    model = onnx_model([pad], {"x": ("n", "m"), "p": ("k",)}, dtypes={"p": INT64})
+    assert all(isinstance(size, tirx.Var) for size in import_onnx(model)["main"].body.body.ty.shape)
+    runner, x = Runner(compile(model)), rand(2, 3)
+    np.testing.assert_array_equal(runner(x, np.array([0, 1, -1, 2])), np.pad(x[:1], ((0, 0), (1, 2))))
+    with pytest.raises(InputError, match="below 0"):
+        runner(x, np.array([-2, 0, -1, 0]))
+    with pytest.raises(InputError, match="needs 4 where it has 3"):
+        runner(x, np.array([0, 1, 0]))
 
 
 def test_the_first_element_of_an_open_axis_is_one() -> None:

@@ -154,25 +154,29 @@ def _pad(e: Emit, node: Node, data: Value, pads: Value, value: Value | None = No
     rank = len(data.sizes)
     axes = node.ints(3, "axes")
     along = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
-    kept = [data.sizes[axis] for axis in along]
-    widths = node.ints(1) or [] if pads.known is not None else _asked_widths(e, pads, kept, mode)
-    before: list[Any] = [0] * rank
-    after: list[Any] = [0] * rank
-    for axis, b, a in zip(along, widths, widths[len(along) :], strict=False):
-        before[axis], after[axis] = b, a
+    widths = node.ints(1) or [] if pads.known is not None else _asked_widths(e, pads, data, along, mode)
+    pairs = dict(zip(along, zip(widths, widths[len(along) :], strict=False), strict=False))
+    before, after = ([pairs.get(axis, (0, 0))[side] for axis in range(rank)] for side in (0, 1))
     return padded(e, data, before, after, mode, value)
 
 
-def _asked_widths(e: Emit, pads: Value, sizes: list[Size], mode: str) -> list[Any]:
-    """Widths that a call knows; they may be below 0, which sizes are not."""
-    rank = len(sizes)
-    added, removed = (
-        asked(e, e.maximum(w, 0), [f"{n}{i}" for i in range(2 * rank)]) for n, w in (("pad", pads), ("cut", -pads))
-    )
+def _asked_widths(e: Emit, pads: Value, data: Value, along: list[int], mode: str) -> list[Any]:
+    """Widths that a call knows; they may be below 0, which sizes are not.
+
+    The sizes of the result have symbols of their own: all that is computed of them would have sums of five instead.
+    """
+    rank, sizes = len(along), [data.sizes[axis] for axis in along]
+    pads, own = e.agree(pads, [2 * rank]), listed(*sizes)
+    before, after = e.cut(pads, 0, 0, rank), e.cut(pads, 0, rank, 2 * rank)
     if mode != "constant":  # the call fails where nothing is left to repeat
-        left = [sizes[i] - removed[i] - removed[rank + i] - min_of(added[i] + added[rank + i], 1) for i in range(rank)]
-        asked(e, listed(*left), [f"left{i}" for i in range(rank)])
-    return [a - r for a, r in zip(added, removed, strict=True)]
+        kept = own + e.minimum(before, 0) + e.minimum(after, 0)
+        needed = e.minimum(e.maximum(e.maximum(before, after), 0), 1)
+        asked(e, kept - needed, [f"left{i}" for i in range(rank)])
+    added = asked(e, e.maximum(before, 0), [f"pad{i}" for i in range(rank)])
+    removed = asked(e, e.maximum(-before, 0), [f"cut{i}" for i in range(rank)])
+    made = asked(e, own + before + after, [f"padded{i}" for i in range(rank)])
+    first = [a - r for a, r in zip(added, removed, strict=True)]
+    return [*first, *(m - s - f for m, s, f in zip(made, sizes, first, strict=True))]
 
 
 def padded(
