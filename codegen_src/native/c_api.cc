@@ -13,6 +13,7 @@
 #include "common/engine.h"
 #include "common/graph.h"
 #include "common/support/error.h"
+#include "native/library_record.h"
 #include "native/model.h"
 #include "native/threads.h"
 #include "native/tvm_byoc_runtime.h"
@@ -229,6 +230,26 @@ int32_t tvm_byoc_company(tvm_byoc_model* model, int64_t* late, int64_t* narrowed
       *late += region->late();
       *narrowed += region->narrowed();
     }
+  });
+}
+
+int32_t tvm_byoc_check(const char* file, const char* path, const char* key) {
+  return Guarded([&] {
+    Need(file, "file");
+    Need(path, "path");
+    Need(key, "key");
+    CheckLibrary(file, path, key);
+  });
+}
+
+int32_t tvm_byoc_engine(const char* name, const char** description) {
+  return Guarded([&] {
+    Need(description, "description");
+    *description = "";
+    Need(name, "name");
+    thread_local std::string told;
+    told = json::Value(FindEngine(name).Info()).Dump();
+    *description = told.c_str();
   });
 }
 

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
 
+#include "common/mapped.h"
 #include "common/support/bytes.h"
 #include "common/support/error.h"
 
@@ -220,7 +222,10 @@ void CheckHeaders(std::string_view data, const std::string& path) {
   if (!IsSound(data)) Refuse(path, "its headers are damaged; copy or export it again");
 }
 
-void CheckLibrary(std::string_view data, const std::string& path, const std::string& key) {
+void CheckLibrary(const std::string& file, const std::string& path, const std::string& key) {
+  if (std::filesystem::file_size(file) == 0) return CheckHeaders("", path);
+  const auto mapped = MapFile(file);
+  std::string_view data(mapped->data(), mapped->bytes());
   const std::optional<Record> record = Find(data);
   if (!record) {
     CheckHeaders(data, path);

@@ -33,10 +33,10 @@ std::string RecordOf(std::string_view* data, const std::string& key);
 /// a truncated library ends the process with a bus error.
 void CheckHeaders(std::string_view data, const std::string& path);
 
-/// The same, and for one whose record does not fit: it computes wrong numbers. With a `key`, what
-/// it must have been made from, the weights are compared, too, and a library without a record is
-/// refused.
-void CheckLibrary(std::string_view data, const std::string& path, const std::string& key);
+/// The same of a `file` that errors call `path`, and for one whose record does not fit: it computes
+/// wrong numbers. With a `key`, what it must have been made from, the weights are compared, too,
+/// and a library without a record is refused.
+void CheckLibrary(const std::string& file, const std::string& path, const std::string& key);
 
 /// Throws Error(kArtifact): a file is not what its record says.
 [[noreturn]] void RefuseDamaged(const std::string& path);

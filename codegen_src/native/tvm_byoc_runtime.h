@@ -94,6 +94,14 @@ int32_t tvm_byoc_run(tvm_byoc_model* model, const tvm_byoc_tensor* inputs, size_
    core, and how many ran on fewer threads than they may use, since the model was loaded. */
 int32_t tvm_byoc_company(tvm_byoc_model* model, int64_t* late, int64_t* narrowed);
 
+/* Refuses a file that is damaged, or was not made from `key` ("" for any); errors name it `path`.
+ */
+int32_t tvm_byoc_check(const char* file, const char* path, const char* key);
+
+/* What an engine says of itself and of this CPU as JSON, valid until the next such call of this
+   thread. */
+int32_t tvm_byoc_engine(const char* name, const char** description);
+
 /* Gives back what is kept for models that may be loaded later. */
 void tvm_byoc_trim(void);
 

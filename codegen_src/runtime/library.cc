@@ -12,7 +12,6 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,19 +53,13 @@ ffi::Module Load(const ffi::Function& loader, const std::string& path) {
   });
 }
 
-void Check(const ffi::String& file, const ffi::String& path, const ffi::String& key) {
-  if (std::filesystem::file_size(std::string(file)) == 0) return CheckHeaders("", path);
-  const auto mapped = MapFile(file);
-  CheckLibrary({mapped->data(), mapped->bytes()}, path, key);
-}
-
 /// For those who load by TVM alone. What has no record may be somebody else's.
 ffi::Module LoadChecked(const ffi::Function& loader, const ffi::String& path,
                         const ffi::String& format) {
   const std::optional<FileIdentity> identity = IdentityOf(path);
   if (!identity) return loader(path, format).cast<ffi::Module>();
   Guarded([&] {
-    if (identity->sealed) return Check(path, path, "");
+    if (identity->sealed) return CheckLibrary(path, path, "");
     const auto mapped = MapFile(path);
     CheckHeaders({mapped->data(), mapped->bytes()}, path);
   });
@@ -134,7 +127,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       "tvm_byoc_dnnl.LoadLibrary",
       [loader](const ffi::String& path) { return Load(loader, path); });
   tvm::ffi::reflection::GlobalDef()
-      .def("tvm_byoc_dnnl.CheckLibrary", Door(Check))
+      .def("tvm_byoc_dnnl.CheckLibrary", Door(CheckLibrary))
       .def("tvm_byoc_dnnl.LibraryRecord", Door(Record))
       .def("tvm_byoc_dnnl.WriteMark", Door(WriteMark))
       .def("tvm_byoc_dnnl.ObjectModuleCreate", Door(CreateObject));

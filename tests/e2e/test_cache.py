@@ -19,6 +19,7 @@ import tvm_byoc_dnnl as byoc
 from tests.harness import assert_right
 from tests.unit.importing import node, onnx_model
 from tvm_byoc_dnnl.api import cache
+from tvm_byoc_dnnl.core import entries as core_entries
 
 pytestmark = pytest.mark.native
 X = np.random.default_rng(0).standard_normal((2, 8), "float32")
@@ -79,7 +80,7 @@ def test_the_name_changes_with_all_that_changes_the_result(tmp_path, monkeypatch
     others.append(key(database=database))
     database.write_text("{} ")
     others.append(key(database=database))
-    monkeypatch.setattr(cache, "__version__", "9")
+    monkeypatch.setattr(core_entries, "own_version", lambda: "9")
     others.append(key())
     monkeypatch.undo()
     real = cache._native.engine_info
@@ -154,8 +155,8 @@ def test_the_surroundings_of_a_call_are_a_part_of_the_key(monkeypatch):
         monkeypatch.setenv(variable, value)
         note()
     for module, name, value in (
-        (cache, "version_of", lambda _distribution: "9"),
-        (cache, "_own_files", lambda: ("changed",)),
+        (core_entries, "version_of", lambda _distribution: "9"),
+        (core_entries, "own_files", lambda: ("changed",)),
         (cache.codegen, "llvm_get_system_cpu", lambda: "another"),
         (sys, "version", "another"),
     ):
@@ -294,7 +295,7 @@ def test_an_entry_that_is_a_link_to_a_right_one_is_not_used(tmp_path, caplog):
 
 def owned_by(monkeypatch, user):
     """All files belong to another user than this process is of."""
-    monkeypatch.setattr(cache, "_stranger", lambda about, real=cache._stranger: real(_Owned(about, user)))
+    monkeypatch.setattr(core_entries, "_stranger", lambda about, real=core_entries._stranger: real(_Owned(about, user)))
 
 
 class _Owned:

@@ -201,12 +201,47 @@ def test_sequences():
         assert ours.InferenceSession(model(read)).run(None, {"q": [x, x, x]}) == [3]
 
 
-def test_a_session_uses_the_file_of_the_one_before(monkeypatch, tmp_path):
-    (tmp_path / "m.onnx").write_bytes(model(TWO_OUTPUTS))
-    ours.InferenceSession("m.onnx")
-    built = monkeypatch.setattr("tvm_byoc_dnnl.api._built", lambda *_a, **_k: pytest.fail("compiled again"))
-    assert built is None
-    ours.InferenceSession(tmp_path / "m.onnx").run(None, feed())
+SESSION = """
+import sys
+import numpy as np
+import tvm_byoc_dnnl.ort as ort
+result = ort.InferenceSession("m.onnx").run(None, {"x": np.ones((1, 4), "float32")})[0]
+np.testing.assert_allclose(result, np.full((1, 4), 4), rtol=1e-6)
+"""
+SECOND = """
+assert not {"tvm", "tvm_ffi", "torch", "onnx.reference"} & set(sys.modules)
+import os
+from pathlib import Path
+from tvm_byoc_dnnl.core import entries
+from tvm_byoc_dnnl.runtime import CachedModel
+def known(asked={}):
+    return CachedModel(os.environ["TVM_BYOC_CACHE"], "m.onnx", asked).runner(None) is not None
+def with_another(place, name, value):
+    old, place[name] = place.get(name), value
+    assert not known(), name
+    place.pop(name) if old is None else place.update({name: old})
+def with_damage(path, at):
+    data = path.read_bytes()
+    path.unlink()  # it is mapped
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    assert not known(), path
+    path.write_bytes(data)
+    assert known(), path
+assert known() and not known({"x": [2, 4]})
+with_another(vars(entries), "own_version", lambda: "9")
+with_another(vars(entries), "version_of", lambda name: "9")
+with_another(vars(entries), "cpu_fields", lambda: {"flags": "fpu"})
+with_another(os.environ, "CC", "another")
+with_another(os.environ, "ONEDNN_VERBOSE", "profile")
+with_another(sys.modules, "tvm", None)
+folder = Path(os.environ["TVM_BYOC_CACHE"])
+for file in (Path("m.onnx"), Path("weights"), *folder.glob("*.note")):
+    with_damage(file, file.stat().st_size - 10)
+(entry,) = folder.glob("*.so")
+with_damage(entry, entry.stat().st_size // 2)
+next(folder.glob("*.note")).unlink()
+assert not known()
+"""
 
 
 def test_free_dimensions_are_fixed():
@@ -343,10 +378,15 @@ def test_an_initialiser_that_a_call_replaces():
     assert len(said) == 1
 
 
-def test_a_program_that_imports_onnxruntime(tmp_path):
-    (tmp_path / "m.onnx").write_bytes(model(STRINGS))
+def test_programs_and_their_second_start(tmp_path):
+    """One that imports onnxruntime; and one that finds its model without TVM, and nothing but that very model."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 4] y) { y = MatMul(x, w) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 4), "float32"), "w"))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    (tmp_path / "strings.onnx").write_bytes(model(STRINGS))
     (tmp_path / "app.py").write_text(
-        "import sys, onnxruntime as ort, numpy as np\n"
+        SESSION + "import onnxruntime as ort\n"
         "from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument\n"
         "assert ort.__name__ == 'tvm_byoc_dnnl.ort', ort\n"
         "session = ort.InferenceSession(sys.argv[1])\n"
@@ -354,9 +394,14 @@ def test_a_program_that_imports_onnxruntime(tmp_path):
         "try: session.run(['w'], {'x': np.array(['b'], object)})\n"
         "except InvalidArgument: print('refused')\n"
     )
-    program = [sys.executable, "-m", "tvm_byoc_dnnl.ort", "app.py", "m.onnx"]
-    result = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
-    assert "refused" in result.stdout, result.stderr
+    for program in (
+        ["-m", "tvm_byoc_dnnl.ort", "app.py", "strings.onnx"],
+        ["-c", f"{SESSION}{SECOND}print('refused')"],
+    ):
+        command = [sys.executable, *program]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+        assert "refused" in result.stdout, result.stderr
+    assert len(list((tmp_path / "models").glob("*.so"))) == 1
 
 
 def test_a_terminal_shows_that_a_model_is_loaded(monkeypatch):

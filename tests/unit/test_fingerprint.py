@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from tvm_byoc_dnnl.core.entries import content_key
 from tvm_byoc_dnnl.core.errors import InputError
 from tvm_byoc_dnnl.graph.cost import RegionPolicy
-from tvm_byoc_dnnl.ir.fingerprint import content_key, fingerprint
+from tvm_byoc_dnnl.ir.fingerprint import fingerprint
 
 LEVEL = 1
 

@@ -23,7 +23,7 @@ from ..partitioning.trial import PlacedBy, first_in_order
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable, SourceExecutable
 from ..pipeline.host_code import WrapIntegers, complete_host_c
-from ..pipeline.host_form import with_host_form
+from ..pipeline.regions import with_host_form
 from ..pipeline.standalone import write_source
 from ..prepare import ExactForms
 from ..tuning import placement_for

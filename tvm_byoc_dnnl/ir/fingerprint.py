@@ -11,7 +11,6 @@ import copyreg
 import dis
 import enum
 import functools
-import hashlib
 import logging
 import sys
 import threading
@@ -24,6 +23,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
+from ..core.entries import content_key
 from ..core.errors import InputError
 from .relax_utils import constant_numpy
 from .tvm_compat import is_constant
@@ -43,18 +43,6 @@ _NO_STATE = (logging.Logger, type(threading.Lock()), type(threading.RLock()))
 _KNOWN = frozenset(
     {__name__.partition(".")[0], "tvm", "tvm_ffi", "numpy", "ml_dtypes", "onnx", "torch", *sys.stdlib_module_names}
 )
-
-
-def content_key(parts: Iterable[bytes | str]) -> str:
-    """A name for bytes and texts; of one part its SHA-256, under which files of measured times know their workloads."""
-    digest, lengths = hashlib.sha256(), []
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(data)
-        lengths.append(len(data))
-    if len(lengths) > 1:
-        digest.update(repr(lengths).encode())
-    return digest.hexdigest()
 
 
 def fingerprint(value: Any, what: str, *, strict: bool = True) -> str:

@@ -10,19 +10,16 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import onnx
 
-from .. import compile
 from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedError, short
 from ..core.machine import progress
-from ..frontends.onnx.importer import load_onnx
-from ..frontends.onnx.inputs import deciding_inputs
-from ..onnx_backend import PreparedModel
-from ..runtime import lightest
+from ..runtime import CachedModel, lightest
 from ..runtime.base import BaseRunner
+from ..runtime.native import NativeRunner
 from .foreign import ForeignSession
 from .options import (
     Fail,
@@ -37,6 +34,9 @@ from .options import (
     typed,
 )
 from .values import IOBinding, ModelMetadata, NodeArg, OrtValue, numpy_dtype, tensor_type, type_of
+
+if TYPE_CHECKING:
+    from ..onnx_backend import PreparedModel
 
 _PROVIDER = "CPUExecutionProvider"
 _CACHE = "TVM_BYOC_CACHE"
@@ -108,10 +108,7 @@ class InferenceSession:
         self._metadata = ModelMetadata(proto)
 
     def _compiled(self, proto: onnx.ModelProto) -> BaseRunner | PreparedModel:
-        settings: dict[str, Any] = {
-            "threads": self._options.intra_op_num_threads or None,
-            "cache_dir": os.environ.get(_CACHE) or _cache_folder(),
-        }
+        threads, folder = self._options.intra_op_num_threads or None, os.environ.get(_CACHE) or _cache_folder()
         for argument in (*self._inputs.values(), *self._outputs.values()):
             argument.shape = [self._options._sizes.get(d, d) if isinstance(d, str) else d for d in argument.shape]
         fixed = {
@@ -119,16 +116,38 @@ class InferenceSession:
             for name, a in self._inputs.items()
             if self._options._sizes
         }
-        model = proto if isinstance(self._model, bytes) else self._model
         has_sequences = any(argument._kind == "sequence_type" for argument in self._outputs.values())
         for argument in (*self._inputs.values(), *self._outputs.values()):
             if argument._kind != "tensor_type" and (argument.name in self._inputs or not has_sequences):
                 raise UnsupportedError(f"`{argument.name}` is a {argument.type}; expected a tensor")
-        if has_sequences or any(name in self._inputs for name in deciding_inputs(proto)):
-            return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
         name = "a model" if isinstance(self._model, bytes) else Path(self._model).name
         with progress(f"Loading {name}, which is compiled at its first use …"):
-            return lightest(compile(model, shapes=fixed or None, **settings))
+            cached = CachedModel(folder, self._model, fixed)
+            if (known := cached.runner(threads)) is not None:
+                return known
+            return self._with_tvm(proto, cached, fixed, threads=threads, cache_dir=folder)
+
+    def _with_tvm(
+        self, proto: onnx.ModelProto, cached: CachedModel, fixed: Mapping[str, Any], **settings: Any
+    ) -> BaseRunner | PreparedModel:
+        """Imported here, as a later session of the same model may do without."""
+        from .. import compile
+        from ..api import DEFAULT_COMPILER
+        from ..frontends.onnx.importer import load_onnx
+        from ..frontends.onnx.inputs import deciding_inputs
+        from ..onnx_backend import PreparedModel
+        from ..vendors.namespaces import namespace
+
+        model = proto if isinstance(self._model, bytes) else self._model
+        has_sequences = any(argument._kind == "sequence_type" for argument in self._outputs.values())
+        if has_sequences or any(name in self._inputs for name in deciding_inputs(proto)):
+            return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
+        ex = compile(model, shapes=fixed or None, **settings)
+        runner = lightest(ex)
+        if isinstance(runner, NativeRunner):
+            about = namespace(DEFAULT_COMPILER).doctor
+            cached.remember(ex, about.variables, about.packages)
+        return runner
 
     def _name_outputs(self) -> None:
         """Give outputs that the file says little of what the compiled model says."""

@@ -16,8 +16,8 @@ import tvm
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 
+from ..core.entries import content_key
 from ..core.errors import ByocError, InputError, one_of
-from ..ir.fingerprint import content_key
 from ..ir.native_loop import KeepRounds, LowerLoops, refuse_native
 from ..ir.order import functions_in_order
 from ..ir.relax_utils import (

@@ -192,6 +192,8 @@ def _calls_region(value: Any, symbols: Collection[str]) -> bool:
     return isinstance(callee, relax.ExternFunc) and str(callee.global_symbol) in symbols
 
 
+#: how long a model stays with TVM after a failure → the name of its second form
+FALLBACK_FUNCTIONS = {True: "byoc_fallback", "once": "byoc_fallback_once"}
 _logger = logging.getLogger("tvm_byoc_dnnl")
 
 METADATA_FUNCTION = "byoc_metadata"

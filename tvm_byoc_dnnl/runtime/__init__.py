@@ -6,13 +6,17 @@ this package than `base` and `native`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..core.errors import ArtifactError, InputError, UnsupportedError, one_of
+from ..core.errors import ArtifactError, ByocError, InputError, UnsupportedError, one_of
+from ..core.machine import version_of
 from .base import loading
 from .native import Library, NativeRunner
 
@@ -85,6 +89,67 @@ def lightest(ex: Any) -> Runner | NativeRunner:
         with suppress(ArtifactError, UnsupportedError):
             return NativeRunner(ex.path, _library(), threads=ex.threads, beside=partial(Runner, ex))
     return Runner(ex)
+
+
+class CachedModel:
+    """A model of a cache, found again by a process that has not imported TVM; each other finds it by `compile`.
+
+    The key of an entry asks TVM for what surrounds a call, and vendors for what they registered. A process that has not
+    imported TVM has changed neither: a note in the folder, found by what is known there, names the entry.
+    """
+
+    def __init__(self, folder: str | PathLike[str], model: str | bytes, asked: Any) -> None:
+        from ..core import _native
+        from ..core.entries import CacheFolder, before_tvm
+
+        self._folder, self._model = CacheFolder(folder), model
+        self._note = ""  #: its name, if there may be one
+        with suppress(ByocError):  # which compiling says better
+            if _native.available() and self._folder.is_own() and (surroundings := before_tvm()):
+                engines = {name: _library().engine_info(name) for name in _native.engines()}
+                self._facts = json.dumps([surroundings, engines, asked], sort_keys=True)
+                self._note = self._name()
+
+    def _name(self) -> str:
+        from ..core.entries import content_key, onnx_file_parts
+
+        kind = type(self._model).__name__
+        parts = [self._model] if isinstance(self._model, bytes) else onnx_file_parts(Path(self._model))
+        return f"{content_key([self._facts, kind, *parts])}.note"
+
+    def runner(self, threads: int | None) -> NativeRunner | None:
+        """Its runner; ``None`` where nothing is known, or the entry needs TVM."""
+        note = self._folder.data(self._note, json.loads) if self._note else None
+        if note is None or note["read"] != _read_by(note["read"]):
+            return None
+        path = self._folder.path / f"{note['key']}.so"
+
+        def opened(file: BinaryIO) -> NativeRunner:
+            _library().checked(file.fileno(), path, note["key"])
+            beside = partial(load, path, runtime="tvm", threads=threads)
+            return NativeRunner(path, _library(), threads=threads, beside=beside)
+
+        with suppress(UnsupportedError):
+            if (found := self._folder.found(path, opened)) is not None:
+                self._folder.say("found", path)
+                return found
+        return None
+
+    def remember(self, ex: Any, variables: Iterable[str], packages: Iterable[str]) -> None:
+        """Note the entry that `compile` has found or made, and what its key has read of the surroundings."""
+        with suppress(ByocError):  # of a file that is gone
+            if not self._note or ex.path is None or self._name() != self._note:  # or is another now
+                return
+            read = _read_by({"variables": dict.fromkeys(variables), "packages": dict.fromkeys(packages)})
+            self._folder.keep(self._note, json.dumps({"key": ex.path.stem, "read": read}).encode())
+
+
+def _read_by(names: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str | None]]:
+    """What these variables and packages are here."""
+    return {
+        "variables": {name: os.environ.get(name) for name in names["variables"]},
+        "packages": {name: version_of(name) for name in names["packages"]},
+    }
 
 
 @cache

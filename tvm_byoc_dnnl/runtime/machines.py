@@ -31,8 +31,7 @@ from ..core.arguments import as_copy, as_tensor, as_view
 from ..core.compilation import knowing
 from ..core.errors import ArtifactError
 from ..core.tensor_info import TensorInfo
-from ..pipeline.host_form import FALLBACK_FUNCTIONS
-from ..pipeline.metadata import read_account
+from ..pipeline.metadata import FALLBACK_FUNCTIONS, read_account
 from ..vendors.blobs import Opening
 
 #: TVM's messages where two sizes, which the model needs to be equal, are not

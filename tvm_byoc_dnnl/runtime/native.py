@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_char, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from functools import cached_property
@@ -86,6 +87,8 @@ class Library:
             ("prepare", c_int32, (model, tensors, c_size_t)),
             ("run", c_int32, (model, tensors, c_size_t, tensors, c_size_t)),
             ("company", c_int32, (model, ctypes.POINTER(c_int64), ctypes.POINTER(c_int64))),
+            ("check", c_int32, (c_char_p, c_char_p, c_char_p)),
+            ("engine", c_int32, (c_char_p, ctypes.POINTER(c_char_p))),
             ("trim", None, ()),
         ):
             function = getattr(self._library, f"tvm_byoc_{name}", None)
@@ -104,6 +107,17 @@ class Library:
         text = self.last_error().decode(errors="replace")
         kind = _ERRORS[status] if status < len(_ERRORS) else None
         return kind(text) if kind is not None else RuntimeError(text)
+
+    def checked(self, file: int, path: Path, key: str) -> None:
+        """Refuse an open file that is damaged, or was not made from ``key``; the error names it ``path``."""
+        if status := self.check(f"/proc/self/fd/{file}".encode(), os.fsencode(path), key.encode()):
+            raise self.error(status)
+
+    def engine_info(self, name: str) -> dict[str, Any]:
+        text = c_char_p()
+        if status := self.engine(name.encode(), ctypes.byref(text)):
+            raise self.error(status)
+        return json.loads(text.value or b"{}")
 
 
 class _Model:

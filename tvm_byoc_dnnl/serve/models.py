@@ -15,10 +15,10 @@ import numpy as np
 
 from .. import __version__
 from ..api import compile
+from ..core.entries import content_key
 from ..core.errors import ByocError, InputError, MissingFileError, did_you_mean
 from ..core.files import opened
 from ..core.tensor_info import TensorInfo, check_symbols, random_arrays
-from ..ir.fingerprint import content_key
 from ..pipeline.executable import is_library
 from ..runtime import load
 from ..runtime.comparison import differences

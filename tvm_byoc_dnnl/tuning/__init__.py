@@ -27,13 +27,13 @@ import tvm
 from tvm import relax
 
 from ..core.compilation import compiling
+from ..core.entries import content_key
 from ..core.errors import InputError, names_of
 from ..core.own_process import Ended, Worker
 from ..core.tensor_info import shape_options
 from ..core.verdict import Failure, describe
 from ..frontends import to_relax
 from ..graph.cost import shape_of, usual_sizes
-from ..ir.fingerprint import content_key
 from ..ir.relax_utils import inputs_of
 from ..pipeline import PIPELINE
 from ..pipeline.executable import ByocExecutable

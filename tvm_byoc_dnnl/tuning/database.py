@@ -28,11 +28,11 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_hash
 
+from ..core.entries import content_key
 from ..core.errors import InputError
 from ..core.files import append, read
 from ..core.machine import Neighbours, cpu_kind, version_of
 from ..graph.cost import call_flops, size_of, usual_sizes
-from ..ir.fingerprint import content_key
 from ..ir.functions import Block
 from ..ir.relax_utils import (
     USUAL_SIZES_ATTR,

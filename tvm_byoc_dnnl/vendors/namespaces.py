@@ -22,6 +22,7 @@ import tvm_ffi
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
 from ..core.compilation import Compilation, current
+from ..core.entries import ENTRY_POINTS
 from ..core.errors import ArgumentTypeError, InputError, check_number, did_you_mean, names_of, of_type, one_of, short
 from ..core.tensor_info import checked_shapes
 from ..core.verdict import calling
@@ -29,8 +30,6 @@ from ..graph.cost import RegionPolicy
 from ..prepare.compression import ACTIVATIONS, BITS
 from . import ENGINE, Namespace, Pattern, defaults
 from .codegen import OUTPUTS
-
-_ENTRY_POINTS = "tvm_byoc_dnnl.vendors"
 
 _FOLDER = Path(__file__).resolve().parents[1] / "patterns"
 _LOCK = threading.RLock()
@@ -51,7 +50,7 @@ def load_vendors() -> None:
             if module.ispkg:
                 with _transaction(module.name):
                     importlib.import_module(f"tvm_byoc_dnnl.patterns.{module.name}.ops")
-        found = importlib.metadata.entry_points(group=_ENTRY_POINTS)
+        found = importlib.metadata.entry_points(group=ENTRY_POINTS)
         for entry in sorted(found, key=lambda e: (e.name, e.value)):  # of two that want one namespace always the same
             try:
                 with _transaction(entry.name), calling("its import, or its entry point,"):

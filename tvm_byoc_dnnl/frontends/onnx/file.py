@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import onnx
@@ -22,6 +21,7 @@ import tvm
 from onnx.external_data_helper import uses_external_data
 
 from ...core.compilation import OverwritableWeights
+from ...core.entries import external_ranges
 from ...core.errors import InputError
 from ...core.files import opened
 
@@ -63,32 +63,6 @@ class Weights(dict[str, np.ndarray]):
         while self._reading:
             self._reading[-1].result()
             self._reading.pop()
-
-
-def external_ranges(path: Path, model: onnx.ModelProto) -> dict[str, list[tuple[int, int]]]:
-    """The files beside a model that hold its tensors, with offset and length of each; below 0 it is all the rest."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for place in ({e.key: e.value for e in t.external_data} for t in _tensors(model) if uses_external_data(t)):
-        name = place.get("location", "")
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise InputError(
-                f"cannot read `{path}`: its weights lie in {name!r}; expected a file in the same folder or below it"
-            )
-        try:
-            found.setdefault(name, []).append((int(place.get("offset", 0)), int(place.get("length", -1))))
-        except ValueError as error:
-            raise InputError(f"cannot read `{path}`: the place of its weights is {place}; {error}") from error
-    return found
-
-
-def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
-    if isinstance(message, onnx.TensorProto):
-        yield message
-        return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for part in [value] if hasattr(value, "DESCRIPTOR") else value:
-                yield from _tensors(part)
 
 
 def read_model(path: Path) -> tuple[onnx.ModelProto, Weights]:
