@@ -211,6 +211,7 @@ np.testing.assert_allclose(result, np.full((1, 4), 4), rtol=1e-6)
 SECOND = """
 assert not {"tvm", "tvm_ffi", "torch", "onnx.reference"} & set(sys.modules)
 import os
+from importlib import metadata
 from pathlib import Path
 from tvm_byoc_dnnl.core import entries
 from tvm_byoc_dnnl.runtime import CachedModel
@@ -234,6 +235,7 @@ with_another(vars(entries), "cpu_fields", lambda: {"flags": "fpu"})
 with_another(os.environ, "CC", "another")
 with_another(os.environ, "ONEDNN_VERBOSE", "profile")
 with_another(sys.modules, "tvm", None)
+with_another(vars(metadata), "entry_points", lambda group: [metadata.EntryPoint("acme", "acme:register", group)])
 folder = Path(os.environ["TVM_BYOC_CACHE"])
 for file in (Path("m.onnx"), Path("weights"), *folder.glob("*.note")):
     with_damage(file, file.stat().st_size - 10)

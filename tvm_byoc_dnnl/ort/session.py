@@ -19,7 +19,6 @@ from ..core.errors import ByocError, InputError, OutOfMemoryError, UnsupportedEr
 from ..core.machine import progress
 from ..runtime import CachedModel, lightest
 from ..runtime.base import BaseRunner
-from ..runtime.native import NativeRunner
 from .foreign import ForeignSession
 from .options import (
     Fail,
@@ -143,11 +142,9 @@ class InferenceSession:
         if has_sequences or any(name in self._inputs for name in deciding_inputs(proto)):
             return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
         ex = compile(model, shapes=fixed or None, **settings)
-        runner = lightest(ex)
-        if isinstance(runner, NativeRunner):
-            about = namespace(DEFAULT_COMPILER).doctor
-            cached.remember(ex, about.variables, about.packages)
-        return runner
+        about = namespace(DEFAULT_COMPILER).doctor
+        cached.remember(ex, about.variables, about.packages)
+        return lightest(ex)
 
     def _name_outputs(self) -> None:
         """Give outputs that the file says little of what the compiled model says."""

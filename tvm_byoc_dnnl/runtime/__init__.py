@@ -117,23 +117,21 @@ class CachedModel:
         parts = [self._model] if isinstance(self._model, bytes) else onnx_file_parts(Path(self._model))
         return f"{content_key([self._facts, kind, *parts])}.note"
 
-    def runner(self, threads: int | None) -> NativeRunner | None:
-        """Its runner; ``None`` where nothing is known, or the entry needs TVM."""
+    def runner(self, threads: int | None) -> Runner | NativeRunner | None:
+        """Its runner; ``None`` where nothing is known."""
         note = self._folder.data(self._note, json.loads) if self._note else None
         if note is None or note["read"] != _read_by(note["read"]):
             return None
         path = self._folder.path / f"{note['key']}.so"
 
-        def opened(file: BinaryIO) -> NativeRunner:
+        def opened(file: BinaryIO) -> Runner | NativeRunner:
             _library().checked(file.fileno(), path, note["key"])
-            beside = partial(load, path, runtime="tvm", threads=threads)
-            return NativeRunner(path, _library(), threads=threads, beside=beside)
+            return load(path, threads=threads)
 
-        with suppress(UnsupportedError):
-            if (found := self._folder.found(path, opened)) is not None:
-                self._folder.say("found", path)
-                return found
-        return None
+        found = self._folder.found(path, opened)
+        if found is not None:
+            self._folder.say("found", path)
+        return found
 
     def remember(self, ex: Any, variables: Iterable[str], packages: Iterable[str]) -> None:
         """Note the entry that `compile` has found or made, and what its key has read of the surroundings."""
