@@ -164,10 +164,15 @@ def test_heads_that_share_keys_do_not_split_regions() -> None:
             {"two": np.array([0, 0]), "one": np.array([0]), "weight": np.ones((1, 1, 3, 1), "float32")},
             (1, 1, "h", "w"), [(1, 1, 12, 5), (1, 1, 9, 2)], id="windows-of-a-difference",
         ),
+        pytest.param(
+            [node("Split", ["x"], list("abcd"), axis=1, num_outputs=4), node("Concat", list("abcd"), ["z"], axis=1),
+             node("Add", ["z", "x"], ["y"])],
+            {}, (2, "n"), [(2, 8), (2, 11), (2, 13)], id="parts-of-an-open-axis",
+        ),
     ],
 )  # fmt: skip
 def test_computed_shapes(nodes: Any, constants: Any, shape: Any, sizes: list[tuple[int, ...]]) -> None:
-    model = onnx_model(nodes, {"x": shape}, constants)
+    model = onnx_model(nodes, {"x": shape}, constants, opset=18)
     assert "tensor_to_shape" not in ops(to_relax(model))
     runner = Runner(compile(model))
     for size in sizes:

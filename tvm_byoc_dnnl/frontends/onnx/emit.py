@@ -367,8 +367,11 @@ def _are_seen(values: Sequence[Value], applies: Callable[[int], bool]) -> bool:
     for x in values:
         dims = () if x.expr is None else shape_dims(x.expr.ty) or ()
         for axis, expr in zip(range(-1, -1 - len(dims), -1), reversed(dims), strict=True):
-            is_plain = isinstance(expr, int) or is_a(expr, tvm.tirx.Var)
-            if applies(axis) and not is_plain and not prover.can_prove_equal(first.setdefault(axis, expr), expr):
+            if not applies(axis) or (isinstance(expr, int) and expr == 1):
+                continue
+            other = first.setdefault(axis, expr)
+            is_plain = all(isinstance(d, int) or is_a(d, tvm.tirx.Var) for d in (other, expr))
+            if not is_plain and not prover.can_prove_equal(other, expr):
                 return False
     return True
 

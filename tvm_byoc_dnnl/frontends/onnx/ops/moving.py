@@ -10,7 +10,7 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
-from ..dim import Dim, Size, equal, max_of, min_of, substituted
+from ..dim import Dim, Size, equal, min_of, substituted
 from ..emit import Emit, elem_type
 from ..table import operator
 from ..value import Node, Value, listed, numbers
@@ -27,8 +27,8 @@ def _part_sizes(node: Node, given: list[Any] | None) -> tuple[int, list[Size]]:
     if isinstance(size, Dim) and node.opset < 18:  # parts are equal, which is checked in the call
         return axis, [size // parts] * parts
     each = -(-size // parts)
-    found = [min_of(each, max_of(size - each * i, 0)) for i in range(parts - 1)]
-    return axis, [*found, size - sum(found)]
+    starts = [min_of(each * i, size) for i in range(parts)]
+    return axis, [end - start for start, end in itertools.pairwise([*starts, size])]
 
 
 @operator("Split")
