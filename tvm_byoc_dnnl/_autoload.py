@@ -34,15 +34,11 @@ def register() -> None:
 def register_names() -> None:
     """Give TVM the pipeline and what the native library asks Python for, once; `tvm` is imported for it."""
     with few_spins():  # tvm imports PyTorch where that is installed, and PyTorch loads libgomp
-        import tvm_ffi
         from tvm import relax
-
-    from .core import compilation as _compilation  # noqa: F401  (its errors)
 
     if PIPELINE not in relax.pipeline.PIPELINE_MAP:
         relax.register_pipeline(PIPELINE)(_pipeline)
-        tvm_ffi.register_global_func(f"{_PACKAGE}.OpenBlob", _open_blob, override=True)
-        tvm_ffi.register_global_func(f"{_PACKAGE}.EngineHelp", _native.engine_help, override=True)
+        _native.registry().register_global_func(f"{_PACKAGE}.OpenBlob", _open_blob, override=True)
         if _native.is_loaded():  # before TVM, whose runtime has named loops of its own since
             _native.function(f"{_PACKAGE}.UseTeamForTVM")()
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import tvm_byoc_dnnl as byoc
 from tests.isa import has_kernels
@@ -116,14 +116,18 @@ def test_compressed_float_weights_take_rounded_sources(weights: str, bits: int) 
 def test_products_of_one_source_are_all_taken() -> None:
     """As queries, keys and values, or gate and up, have one."""
     model, (weights, _) = leveled(4, 128, 32, 4)
+    own = next(w for w in model.graph.initializer if w.name == model.graph.node[0].input[2])
     for i in range(2):
+        scales = numpy_helper.from_array(numpy_helper.to_array(own) * np.float32(2 << i), f"scales{i}")
+        model.graph.initializer.append(scales)
         model.graph.node.append(model.graph.node[0])
+        model.graph.node[-1].input[2] = scales.name
         model.graph.node[-1].output[0] = model.graph.node[-1].name = f"z{i}"
     model.graph.node.append(helper.make_node("Sum", ["y", "z0", "z1"], ["all"]))
     model.graph.output[0].name = "all"
     x = np.random.default_rng(6).standard_normal((5, 128)).astype("float32")
     executable = byoc.compile(model)
-    assert_product(executable, x, rounded(x, 32), 3 * weights)
+    assert_product(executable, x, rounded(x, 32), 7 * weights)
     names = [row.implementation.split(":")[0] for row in byoc.profile(executable, [x], repeat=1).steps]
     assert names.count("compressed_integer") == 3
 

@@ -125,7 +125,6 @@ def emit(build: Build, output: Path, as_json: bool) -> None:
 @click.argument("library", type=EXISTING_FILE)
 @click.option("--inputs", type=EXISTING_FILE, help="A .npz with one array per input, or a .npy.  [default: random]")
 @SHAPE
-@click.option("--repetition-penalty", type=float, help="Divisor of the logits of tokens that were there before.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
 @click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="Calls before the counted ones.")
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Counted calls.")

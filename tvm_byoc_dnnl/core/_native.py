@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from . import errors
 from .errors import ArtifactError, NativeLibraryError
 from .files import opened
 from .machine import few_spins
@@ -64,16 +65,37 @@ def available() -> bool:
 
 def function(name: str) -> Callable[..., Any]:
     """A registered function of the native library; `NativeLibraryError` if it, or the library, is missing."""
-    import tvm_ffi
-
+    ffi = registry()
     load()
-    found = tvm_ffi.get_global_func(name, allow_missing=True)
+    found = ffi.get_global_func(name, allow_missing=True)
     if found is None:
         raise NativeLibraryError(
             f"{LIBRARY} has no function {name}, which this package calls: it was left by another version. "
             "Reinstall the package (pip install --force-reinstall tvm-byoc-dnnl), or in a source tree: make build"
         )
     return found
+
+
+#: the errors that C++ throws by name, and those of Python behind C++: they arrive as the package's classes
+_ERRORS = (
+    *("Graph", "Input", "InputValue", "InputIndex", "ArgumentType", "MissingFile", "Unsupported", "Artifact"),
+    *("Export", "Vendor", "NativeLibrary", "OutOfMemory", "OutOfFiles"),
+)
+
+
+@functools.cache
+def registry() -> Any:
+    """tvm_ffi, which knows our errors, and what our library asks of Python when an engine does not load."""
+    import tvm_ffi
+
+    for kind in _ERRORS:
+        tvm_ffi.register_error(f"Byoc{kind}Error", getattr(errors, f"{kind}Error"))
+    # It knows the exceptions that are errors. Ctrl-C inside of a pass or a hook would come out as `RuntimeError('')`,
+    # and be taken for a vendor's failure on its way, and `sys.exit(7)` as `RuntimeError('7')`, which says nothing.
+    for stop in (KeyboardInterrupt, SystemExit):
+        tvm_ffi.register_error(stop.__name__, stop)
+    tvm_ffi.register_global_func("tvm_byoc_dnnl.EngineHelp", engine_help, override=True)
+    return tvm_ffi
 
 
 def checksum(tensor: Any) -> int:

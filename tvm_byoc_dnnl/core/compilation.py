@@ -21,8 +21,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tvm_ffi import register_error
-
 from . import errors
 from .tvm_fast import ByIdentity
 
@@ -129,18 +127,6 @@ def cause_of(text: str) -> BaseException | None:
     causes = list(current().causes.items())
     return next((error for said, error in reversed(causes) if said and said in text), None)
 
-
-# The errors that C++ throws by name arrive in Python as the package's classes, and those of Python behind C++ as well.
-for _kind in (
-    *("Graph", "Input", "InputValue", "InputIndex", "ArgumentType", "MissingFile", "Unsupported", "Artifact"),
-    *("Export", "Vendor", "NativeLibrary", "OutOfMemory", "OutOfFiles"),
-):
-    register_error(f"Byoc{_kind}Error", getattr(errors, f"{_kind}Error"))
-
-# tvm-ffi knows the exceptions that are errors. Ctrl-C inside of a pass or a hook would come out as `RuntimeError('')`,
-# and be taken for a vendor's failure on its way, and `sys.exit(7)` as `RuntimeError('7')`, which says nothing.
-register_error("KeyboardInterrupt", KeyboardInterrupt)
-register_error("SystemExit", SystemExit)
 
 errors.UnsupportedError.cause_of = staticmethod(cause_of)
 
