@@ -35,12 +35,9 @@ class Sampling:
         numbers = {name: defaults[name] if value is None else value for name, value in given.items()}
         self._temperature = _checked("temperature", numbers["temperature"], "a number from 0 on", math.inf)
         self._top_k = int(_checked("top_k", numbers["top_k"], "an integer from 0 on", math.inf, whole=True))
-        self._top_p = _checked("top_p", numbers["top_p"], "a number above 0, up to 1", 1.0)
-        self._penalty = _checked("repetition_penalty", numbers["repetition_penalty"], "a number above 0", math.inf)
-        if self._top_p == 0:
-            raise InputError("top_p is 0; expected a number above 0, up to 1")
-        if self._penalty == 0:
-            raise InputError("repetition_penalty is 0; expected a number above 0")
+        self._top_p = _checked("top_p", numbers["top_p"], "a number above 0, up to 1", 1.0, positive=True)
+        penalty = numbers["repetition_penalty"]
+        self._penalty = _checked("repetition_penalty", penalty, "a number above 0", math.inf, positive=True)
         if seed is not None:
             _checked("seed", seed, "an integer from 0 on, or None", math.inf, whole=True)
         self._greedy = not draws or self._temperature == 0 or self._top_k == 1
@@ -82,11 +79,14 @@ class Sampling:
         return int(tokens[min(drawn, shares.size - 1)])
 
 
-def _checked(name: str, value: Any, expected: str, most: float, *, whole: bool = False) -> float:
+def _checked(
+    name: str, value: Any, expected: str, most: float, *, whole: bool = False, positive: bool = False
+) -> float:
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= most or value == math.inf:
+    is_number = not isinstance(value, bool) and isinstance(value, kinds)
+    if not is_number or not 0 <= value <= most or value == math.inf or (positive and value == 0):
         raise InputError(f"{name} is {value!r}; expected {expected}")
-    return value  # type: ignore[return-value]
+    return value
 
 
 _UNKNOWN = "\ufffd"  # what a decoder writes for bytes that are no character, or not yet
