@@ -153,6 +153,11 @@ def _ending(package):
     return options
 
 
+def _warned(package, providers):
+    with pytest.warns(UserWarning, match=f"Specified provider '{providers[0]}' is not in available"):
+        return package.InferenceSession(model(TWO_OUTPUTS), providers=providers).get_providers()
+
+
 OPTIONS = {
     "a text as a number": lambda o: setattr(o.SessionOptions(), "intra_op_num_threads", "2"),
     "a real number": lambda o: setattr(o.SessionOptions(), "inter_op_num_threads", 2.5),
@@ -171,6 +176,11 @@ OPTIONS = {
     "a number as options": lambda o: o.InferenceSession(model(TWO_OUTPUTS)).run(None, feed(), 3),
     "the name of a level": lambda o: str(o.GraphOptimizationLevel.ORT_DISABLE_ALL),
     "a tensor for another library": lambda o: np.from_dlpack(o.OrtValue.ortvalue_from_numpy(np.ones(3))).tolist(),
+    "a tensor of another library": lambda o: o.OrtValue.from_dlpack(np.ones(3)).numpy().tolist(),
+    "memory as bfloat16": lambda o: o.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ones(2, "uint16"), 16).data_type(),
+    "memory of other numbers": lambda o: o.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ones(2), 16),
+    "an error that only ONNX Runtime raises": lambda o: o.capi.onnxruntime_pybind11_state.NotFound.__name__,
+    "a provider that is not there": lambda o: _warned(o, ["CUDAExecutionProvider", "CPUExecutionProvider"]),
     "where the classes of errors are": lambda o: sorted(
         {"Fail", "InvalidArgument", "NoSuchFile"} & set(dir(o.capi.onnxruntime_pybind11_state))
     ),
@@ -389,7 +399,8 @@ def test_programs_and_their_second_start(tmp_path):
     (tmp_path / "strings.onnx").write_bytes(model(STRINGS))
     (tmp_path / "app.py").write_text(
         SESSION + "import onnxruntime as ort\n"
-        "from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument\n"
+        "from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, NotFound\n"
+        "import onnxruntime.tools\n"
         "assert ort.__name__ == 'tvm_byoc_dnnl.ort', ort\n"
         "session = ort.InferenceSession(sys.argv[1])\n"
         "print(session.run(None, {'x': np.array(['b'], object)}))\n"

@@ -9,7 +9,6 @@ import sys
 import types
 from typing import Any
 
-from . import options
 from .foreign import installed
 from .options import (
     EngineError,
@@ -69,23 +68,22 @@ __all__ = [
 #: the release of ONNX Runtime whose interface this is
 __version__ = "1.32.0"
 SessionIOBinding = IOBinding
-#: where programs look for the classes of errors
+#: where programs look for classes of errors and sessions
 capi = types.ModuleType("onnxruntime.capi")
-vars(capi).update(
-    onnxruntime_pybind11_state=options,
-    _pybind_state=sys.modules[__name__],
-    onnxruntime_inference_collection=sys.modules[__name__],
-)
+for _name in ("onnxruntime_pybind11_state", "_pybind_state", "onnxruntime_inference_collection"):
+    setattr(capi, _name, sys.modules[__name__])
 
 
 def __getattr__(name: str) -> Any:
-    """What is ONNX Runtime's alone, such as `OrtDevice` and `get_build_info`: the installed one's."""
-    if not name.startswith("_"):
-        try:
-            return getattr(installed(), name)
-        except ImportError:
-            pass
-    raise AttributeError(f"{__name__} has no {name!r}, and ONNX Runtime, which may have it, is not installed")
+    """What is ONNX Runtime's alone, such as `OrtDevice`, `NotFound` and `quantization`: the installed one's."""
+    if name.startswith("_"):
+        raise AttributeError(f"{__name__} has no {name!r}")
+    try:
+        package = installed()
+    except ImportError as error:
+        reason = "and ONNX Runtime, which may have it, is not installed"
+        raise AttributeError(f"{__name__} has no {name!r}, {reason}") from error
+    return getattr(package, name) if hasattr(package, name) else getattr(package.capi.onnxruntime_pybind11_state, name)
 
 
 def get_available_providers() -> list[str]:

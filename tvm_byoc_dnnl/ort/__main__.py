@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 import sys
 import types
@@ -11,10 +12,15 @@ from .. import ort
 
 
 def stand_in() -> None:
-    """Let ``import onnxruntime``, and the modules of its errors and sessions, give this package."""
+    """Let ``import onnxruntime``, and the modules of its errors and sessions, give this package.
+
+    Its tools, such as ``onnxruntime.quantization``, are those of the installed one.
+    """
+    spec = importlib.util.find_spec("onnxruntime")
     names = [name for name, value in vars(ort.capi).items() if isinstance(value, types.ModuleType)]
     sys.modules |= {"onnxruntime": ort, "onnxruntime.capi": ort.capi}
     sys.modules |= {f"onnxruntime.capi.{name}": getattr(ort.capi, name) for name in names}
+    ort.__path__ += (spec and spec.submodule_search_locations) or []
 
 
 def main() -> None:

@@ -35,13 +35,13 @@ def _is_real(module: types.ModuleType) -> bool:
 class ForeignSession:
     """A session of ONNX Runtime with arrays in and out.
 
-    ``others`` are ``providers`` and ``provider_options``. Raises `ImportError` if ONNX Runtime is not installed.
+    Raises `ImportError` if ONNX Runtime is not installed.
     """
 
-    def __init__(self, model: str | bytes, options: SessionOptions, **others: Any) -> None:
+    def __init__(self, model: str | bytes, options: SessionOptions, *providers: Any) -> None:
         self._package = installed()
         with _renamed():
-            self.session = self._package.InferenceSession(model, self._options(options), **others)
+            self.session = self._package.InferenceSession(model, self._options(options), *providers)
 
     def _options(self, options: SessionOptions) -> Any:
         package, theirs = self._package, self._package.SessionOptions()

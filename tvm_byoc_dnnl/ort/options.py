@@ -113,6 +113,11 @@ class SessionOptions(_Options):
 
     add_session_config_entry, get_session_config_entry = _Options._set_entry, _Options._entry
 
+    def _asked_of_onnxruntime(self) -> str | None:
+        """An option that only ONNX Runtime can do."""
+        asked = [method for method, _ in self._for_onnxruntime]
+        return next(iter(asked), None) or ("optimized_model_filepath" if self.optimized_model_filepath else None)
+
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
         """Fix an open size by its name."""
         self._sizes[typed("name", name, str)] = typed("value", value, int)

@@ -82,19 +82,21 @@ class InferenceSession:
         if not isinstance(path_or_bytes, (str, bytes, os.PathLike)):
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         options = SessionOptions() if sess_options is None else sess_options
-        self._options = typed("sess_options", options, SessionOptions)
+        self._sess_options = typed("sess_options", options, SessionOptions)
         self._model = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
-        self._providers: dict[str, Any] = {"providers": providers, "provider_options": provider_options}
+        self._model_path = None if isinstance(self._model, bytes) else self._model  # other packages read it
+        self._providers, self._provider_options = providers, provider_options
         self._foreign: ForeignSession | None = None
         self._events: list[dict[str, Any]] = []
         self._started = time.time_ns()
         proto = _read(self._model)
         self._describe(proto)
         try:
-            if self._options._for_onnxruntime:
-                raise UnsupportedError(f"the options ask for {self._options._for_onnxruntime[0][0]}")
+            if asked := self._sess_options._asked_of_onnxruntime():
+                raise UnsupportedError(f"the options ask for {asked}")
             self._runner = self._compiled(proto)
             self._name_outputs()
+            _warn_of_others(self._providers)
         except ByocError as error:
             self._refused(error, fallback)
 
@@ -107,13 +109,13 @@ class InferenceSession:
         self._metadata = ModelMetadata(proto)
 
     def _compiled(self, proto: onnx.ModelProto) -> BaseRunner | PreparedModel:
-        threads, folder = self._options.intra_op_num_threads or None, os.environ.get(_CACHE) or _cache_folder()
+        threads, folder = self._sess_options.intra_op_num_threads or None, os.environ.get(_CACHE) or _cache_folder()
         for argument in (*self._inputs.values(), *self._outputs.values()):
-            argument.shape = [self._options._sizes.get(d, d) if isinstance(d, str) else d for d in argument.shape]
+            argument.shape = [self._sess_options._sizes.get(d, d) if isinstance(d, str) else d for d in argument.shape]
         fixed = {
             name: [d if d is not None else f"{name}_{axis}" for axis, d in enumerate(a.shape)]
             for name, a in self._inputs.items()
-            if self._options._sizes
+            if self._sess_options._sizes
         }
         has_sequences = any(argument._kind == "sequence_type" for argument in self._outputs.values())
         for argument in (*self._inputs.values(), *self._outputs.values()):
@@ -162,7 +164,7 @@ class InferenceSession:
         if not fallback:
             raise kind(str(error)) from error
         try:
-            self._foreign = ForeignSession(self._model, self._options, **self._providers)
+            self._foreign = ForeignSession(self._model, self._sess_options, self._providers, self._provider_options)
         except ImportError:
             raise kind(f"{error} (ONNX Runtime, which would run it, is not installed)") from error
         warnings.warn(f"ONNX Runtime runs this model, because {error}", RuntimeWarning, stacklevel=3)
@@ -211,7 +213,7 @@ class InferenceSession:
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
-        return self._options
+        return self._sess_options
 
     def disable_fallback(self) -> None:
         """Of ONNX Runtime: do not try other providers after a failure."""
@@ -266,7 +268,7 @@ class InferenceSession:
         feed = {name: self._value(name, value) for name, value in input_feed.items()}
         before = time.time_ns()
         results = self._run(wanted, feed, run_options)
-        if self._options.enable_profiling:
+        if self._sess_options.enable_profiling:
             self._events.append(self._event("model_run", before))
         return results
 
@@ -364,11 +366,11 @@ class InferenceSession:
 
         ``tvm-byoc profile`` shows where the time of a call goes.
         """
-        if not self._options.enable_profiling:
+        if not self._sess_options.enable_profiling:
             return ""
-        name = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        name = f"{self._sess_options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
         Path(name).write_text(json.dumps(self._events), encoding="utf-8")
-        self._options.enable_profiling = False
+        self._sess_options.enable_profiling = False
         return name
 
     def _event(self, name: str, began: int) -> dict[str, Any]:
@@ -398,6 +400,17 @@ def _read(model: str | bytes) -> onnx.ModelProto:
     what = "model" if isinstance(model, bytes) else f"model from {model}"
     is_compiled = "; it is a compiled library, which `byoc.load` runs" if data[:4] == b"\x7fELF" else ""
     raise InvalidProtobuf(f"Load {what} failed: Protobuf parsing failed, it is no ONNX model{is_compiled}")
+
+
+def _warn_of_others(providers: Sequence[Any] | None) -> None:
+    """Warn, as ONNX Runtime does, if providers are asked for that are not there."""
+    listed = [providers] if isinstance(providers, str) else providers or ()
+    names = [p if isinstance(p, str) else p[0] if isinstance(p, tuple) and p else short(p) for p in listed]
+    if others := [name for name in names if name != _PROVIDER]:
+        warnings.warn(
+            f"Specified provider {others[0]!r} is not in available provider names. Available providers: {_PROVIDER!r}",
+            stacklevel=3,
+        )
 
 
 def _bytes_of(path: str) -> bytes:

@@ -131,6 +131,19 @@ class OrtValue:
         return cls(numpy_obj if numpy_obj.flags.c_contiguous else numpy_obj.copy())
 
     @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, data: np.ndarray, onnx_element_type: int) -> OrtValue:
+        """The tensor of an array's memory, read as another dtype of as many bytes, such as bfloat16."""
+        dtype = numpy_dtype(typed("onnx_element_type", onnx_element_type, int))
+        if typed("data", data, np.ndarray).dtype.itemsize != dtype.itemsize:
+            raise RuntimeError(f"got an array of {data.dtype}; expected {dtype.itemsize} bytes a number, for {dtype}")
+        return cls(np.ascontiguousarray(data).view(dtype).reshape(data.shape))
+
+    @classmethod
+    def from_dlpack(cls, data: Any) -> OrtValue:
+        """The tensor of an object that has DLPack's methods, such as PyTorch's, which is not copied."""
+        return cls(np.from_dlpack(data))
+
+    @classmethod
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
