@@ -42,18 +42,7 @@ def keeps_nan(graph: PortableGraph) -> bool:
 
 def is_nan(g: GraphBuilder, value: Value) -> Value:
     """1 where ``value`` is NaN, else 0, in its own dtype."""
-    return once(g, "binary", [value, value], value.shape, alg="ne")
-
-
-def once(g: GraphBuilder, kind: str, inputs: Sequence[Value], shape: Sequence[Dim], **attrs: Any) -> Value:
-    """What `GraphBuilder.emit` makes, or what an equal node has made: a range asks its minimum and its maximum."""
-    ids = tuple(value.id for value in inputs)
-    for node in g.graph.nodes.readers(ids[0]):
-        if (node.kind, node.inputs, node.attrs) == (kind, ids, attrs) and not node.post_ops and not node.is_scaled:
-            made = g.graph.tensors[node.outputs[0]]
-            if (made.dtype, made.shape) == (inputs[0].dtype, tuple(shape)):
-                return Value(node.outputs[0], made.dtype, made.shape)
-    return g.emit(kind, inputs, shape, **attrs)
+    return g.binary("ne", value, value, value.shape)
 
 
 def nan_where(g: GraphBuilder, value: Value, bad: Value, shape: Sequence[Dim]) -> Value:

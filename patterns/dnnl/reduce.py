@@ -22,7 +22,7 @@ from .common import (
     size_of,
     to_layout,
 )
-from .numerics import is_nan, keeps_nan, mean_of_rows, nan_where, once
+from .numerics import is_nan, keeps_nan, mean_of_rows, nan_where
 
 #: the least float32; padding of this value never wins a maximum
 _LOWEST = -3.4028234663852886e38
@@ -198,7 +198,7 @@ def deviation(g: GraphBuilder, call: Any) -> Value:
 def reduced(g: GraphBuilder, src: Value, axes: Collection[int], alg: str) -> Value:
     """``src`` reduced over ``axes``, which are kept with size 1; itself where they have that already."""
     kept = [1 if i in axes else d for i, d in enumerate(src.shape)]
-    return src if tuple(kept) == src.shape else once(g, "reduction", [src], kept, alg=alg, p=0.0, epsilon=0.0)
+    return src if tuple(kept) == src.shape else g.emit("reduction", [src], kept, alg=alg, p=0.0, epsilon=0.0)
 
 
 def _axes(call: Any, src: Value) -> list[int]:

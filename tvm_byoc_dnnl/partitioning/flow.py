@@ -30,9 +30,8 @@ class Place:
     region: str = ""
     #: which call of the region this is: equal regions share one function
     use: int = 0
-    #: the composite function around it, e.g. ``<compiler>.relax.nn.conv2d``, and which of its uses
+    #: the composite function around it, e.g. ``<compiler>.relax.nn.conv2d``
     composite: str = ""
-    composite_id: int = -1
 
 
 @dataclass(eq=False)
@@ -118,7 +117,6 @@ class _Reader:
     def __init__(self, mod: tvm.IRModule) -> None:
         self.mod = mod
         self.flow = Flow()
-        self._composites = 0
         self._names = names_of_uses(mod)
 
     def read(self) -> Flow:
@@ -201,8 +199,7 @@ class _Reader:
         return result
 
     def _composite(self, func: Any, args: list[Source], place: Place, name: str) -> Source:
-        self._composites += 1
-        inside = replace(place, composite=composite_of(func), composite_id=self._composites)
+        inside = replace(place, composite=composite_of(func))
         result = self._body(func.body, ByIdentity.of(zip(items(func.params), args, strict=True)), inside)
         if isinstance(result, Node):
             result.name = name  # inside of its composite it only has a number

@@ -10,6 +10,7 @@ copies that no pattern took are one again afterwards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -37,40 +38,33 @@ class OwnCopies:
 
     def _split(self, block: Any, taken: set[str]) -> Any:
         bindings = items(block.bindings)
-        values = ByIdentity.of((b.var, b.value) for b in bindings)
-        readers: ByIdentity[list[Any]] = ByIdentity.of((b.var, []) for b in bindings)
+        reads = [items(relax.analysis.free_vars(binding.value)) for binding in bindings]
+        readers = Counter(hash(var) for of_binding in reads for var in of_binding)
+        bound = ByIdentity.of((b.var, None) for b in bindings)
+        shared: ByIdentity[Any] = ByIdentity()  # variable → the conversion that is copied for all readers but one
         for binding in bindings:
-            for var in items(relax.analysis.free_vars(binding.value)):
-                if var in readers:
-                    readers[var].append(binding.var)
-        copies: ByIdentity[list[Any]] = ByIdentity()  # variable → those that stand behind it
-        for binding in reversed(bindings):
-            var = binding.var
-            is_kept = not is_a(var, relax.DataflowVar)  # something behind the block reads the original
-            others = readers[var] if is_kept else readers[var][1:]
-            if not others or not _is_conversion(binding.value) or _ends_a_group(binding.value, values, readers):
-                continue
-            for reader in others:
-                copy = make_var(free_name(str(var.name), taken, 1), var.ty, is_dataflow=True)
-                self._original[copy] = self._original.get(var, var)
-                values[copy] = with_args(binding.value, items(binding.value.args), var.ty)
-                values[reader] = Substitute({var: copy}).of(values[reader])
-                copies.setdefault(var, []).append(copy)
-                for read in items(relax.analysis.free_vars(binding.value)):
-                    if read in readers:
-                        readers[read].append(copy)
-        if not copies:
-            return block
-        made = []
-        for binding in bindings:
-            value = values[binding.var]
-            if value is not binding.value:
-                is_cast = is_a(binding, relax.MatchCast)
-                binding = (
-                    relax.MatchCast(binding.var, value, binding.ty) if is_cast else relax.VarBinding(binding.var, value)
-                )
-            made += [binding, *(relax.VarBinding(copy, values[copy]) for copy in copies.get(binding.var, ()))]
-        return relax.DataflowBlock(made)
+            value = binding.value
+            if is_op_call(value) and value.op.name in CONVERSIONS:
+                is_only_for_it = value.args[0] in bound and readers[hash(value.args[0])] == 1
+                if not is_only_for_it or not _ends_a_group(value):
+                    shared[binding.var] = value
+        made: list[Any] = []
+        given: set[int] = set()  # originals that have a reader
+
+        def own(var: Any) -> Any:
+            if is_a(var, relax.DataflowVar) and hash(var) not in given:  # nothing behind the block reads it
+                given.add(hash(var))
+                return var
+            args = [own(arg) if arg in shared else arg for arg in items(shared[var].args)]
+            copy = make_var(free_name(str(var.name), taken, 1), var.ty, is_dataflow=True)
+            self._original[copy] = var
+            made.append(relax.VarBinding(copy, with_args(shared[var], args, var.ty)))
+            return copy
+
+        for binding, variables in zip(bindings, reads, strict=True):
+            copies = {var: own(var) for var in variables if var in shared}
+            made += Substitute(copies).bindings(binding) if copies else [binding]
+        return block if len(made) == len(bindings) else relax.DataflowBlock(made)
 
     def _join(self, block: Any) -> Any:
         first: ByIdentity[list[tuple[Any, Any]]] = ByIdentity()  # original → different calls of it and its copies
@@ -89,19 +83,11 @@ class OwnCopies:
         return block if len(made) == len(block.bindings) else relax.DataflowBlock(made)
 
 
-def _is_conversion(value: Any) -> bool:
-    return is_op_call(value) and value.op.name in CONVERSIONS
-
-
-def _ends_a_group(conversion: Any, values: ByIdentity[Any], readers: ByIdentity[list[Any]]) -> bool:
-    """Whether it is the last call of a group: what it converts was computed for it alone.
-
-    The stored tensor that a dequantize reads is no result of a group, unless it is a sum of 32 bits.
+def _ends_a_group(conversion: Any) -> bool:
+    """Whether what it converts is a group's result: the stored tensor that a dequantize reads is none, unless it is a
+    sum of 32 bits.
     """
-    operand = conversion.args[0]
-    if operand not in values or len(readers[operand]) > 1:
-        return False
-    return conversion.op.name == QUANTIZE or dtype_of(operand.ty) == "int32"
+    return conversion.op.name == QUANTIZE or dtype_of(conversion.args[0].ty) == "int32"
 
 
 def _equal(a: Any, b: Any) -> bool:

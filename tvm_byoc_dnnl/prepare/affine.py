@@ -21,7 +21,7 @@ matmul. A single number is also folded when reshapes and permutations lie betwee
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import relax
@@ -229,14 +229,31 @@ def _canonical_bias(scope: Scope, call: Any, data: Any, constant: np.ndarray, sw
 # ---- batch_norm -------------------------------------------------------------------------------------
 
 
-def _statistics(scope: Scope, call: Any) -> tuple[np.ndarray, np.ndarray] | None:
+class _Statistics(NamedTuple):
+    """The constants of a batch_norm in float64: ``(x - mean) / deviation * gamma + beta``."""
+
+    gamma: np.ndarray
+    beta: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @property
+    def scale(self) -> np.ndarray:
+        return self.gamma / self.deviation
+
+    @property
+    def shift(self) -> np.ndarray:
+        return self.beta - self.mean * self.scale
+
+
+def _statistics(scope: Scope, call: Any) -> _Statistics | None:
     arrays = [scope.const(a) for a in call.args[1:5]]
     if call.attrs.training or any(a is None for a in arrays):
         return None
     gamma, beta, mean, variance = (np.asarray(a, "float64") for a in arrays)
-    scale = 1.0 / np.sqrt(variance + float(call.attrs.epsilon))
-    scale = scale * gamma if call.attrs.scale else scale
-    return scale, (beta if call.attrs.center else 0.0) - mean * scale
+    gamma = gamma if call.attrs.scale else np.ones_like(gamma)
+    beta = beta if call.attrs.center else np.zeros_like(beta)
+    return _Statistics(gamma, beta, mean, np.sqrt(variance + float(call.attrs.epsilon)))
 
 
 def _batch_norm_item(scope: Scope, item: Any) -> Any:
@@ -246,8 +263,8 @@ def _batch_norm_item(scope: Scope, item: Any) -> Any:
         return None
     if item.index != 0:
         return call.args[2 + item.index]
-    affine = _statistics(scope, call)
-    if affine is None:
+    statistics = _statistics(scope, call)
+    if statistics is None:
         return scope.miss(_FOLDED, "its parameters are not constant", at=item.tuple_value)
     linear = _biased(scope, call.args[0])
     if linear is None:
@@ -262,7 +279,7 @@ def _batch_norm_item(scope: Scope, item: Any) -> Any:
         return scope.miss(_FOLDED, why, at=item.tuple_value)
     if not linear.constant_weights:
         return scope.miss(_FOLDED, "the weights before it are not constant", at=item.tuple_value)
-    return _apply(scope, linear, *affine)
+    return _apply(scope, linear, statistics.scale, statistics.shift)
 
 
 def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
@@ -271,11 +288,10 @@ def _into_batch_norm(scope: Scope, data: Any, affine: tuple[Any, Any]) -> Any:
     if not is_a(item, relax.TupleGetItem) or item.index != 0 or scope.uses(data) != 1:
         return None
     call = scope.call(item.tuple_value, "relax.nn.batch_norm")
-    if call is None or scope.uses(item.tuple_value) != 1 or _statistics(scope, call) is None:
+    statistics = None if call is None or scope.uses(item.tuple_value) != 1 else _statistics(scope, call)
+    if call is None or statistics is None:
         return None
-    gamma, beta = (np.asarray(scope.const(a), "float64") for a in call.args[1:3])
-    gamma = gamma if call.attrs.scale else np.ones_like(gamma)
-    beta = beta if call.attrs.center else np.zeros_like(beta)
+    gamma, beta = statistics.gamma, statistics.beta
     axis = int(call.attrs.axis) % scope.rank(data)
     scale, shift = (None if p is None else per_channel(p, scope.rank(data), axis, gamma.size) for p in affine)
     if (scale is None) != (affine[0] is None) or (shift is None) != (affine[1] is None):
@@ -347,14 +363,11 @@ def _affine_before(scope: Scope, data: Any) -> tuple[Any, int | None, tuple[Any,
         if norm is None or item.index != 0 or scope.uses(item.tuple_value) != 1:
             return None
         statistics = _statistics(scope, norm)
-        if statistics is None:
-            return None
-        mean, variance = (np.asarray(scope.const(a), "float64") for a in norm.args[3:5])
-        if (np.abs(mean) > _DEVIATIONS * np.sqrt(variance + float(norm.attrs.epsilon))).any():
+        if statistics is None or (np.abs(statistics.mean) > _DEVIATIONS * statistics.deviation).any():
             return None
         rank, axis = scope.rank(data), int(norm.attrs.axis) % scope.rank(data)
         shape = [-1 if i == axis else 1 for i in range(rank)]
-        return norm.args[0], axis, (statistics[0].reshape(shape), statistics[1].reshape(shape))
+        return norm.args[0], axis, (statistics.scale.reshape(shape), statistics.shift.reshape(shape))
     step = scope.call(data, "relax.multiply", "relax.divide")
     sides = None if step is None else _sides(scope, step)
     if step is None or sides is None or not scope.same_shape(sides[0], step):

@@ -6,9 +6,7 @@ patterns  ──examples───> the graph registered with it, its dtypes, its
           ──structures─> graphs around what is accepted: chains, forks, aliases ──┘
 
 A backend's code runs in a process of its own: one that crashes or hangs costs its case, and the others go on. The
-process is forked, so that it has all registrations, and is used for all cases. It says what it begins and what it has
-found. Where it ends early, or says nothing for too long, the next process gets what is known so far, and judges the
-suspected cases apart from the others, until one case is left.
+process is forked, so that it has all registrations.
 """
 
 from __future__ import annotations
@@ -17,12 +15,11 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from ...core.errors import ByocError
 from ...core.own_process import death, own_process
 from ...runtime.comparison import TOLERANCES, as_tolerances
 from ...vendors import Namespace
@@ -38,81 +35,64 @@ __all__ = ["TOLERANCES", "Report", "Result", "run_conformance"]
 _COMPILED_IN_TIME = 16
 
 
-@dataclass
-class Journal:
-    """What is known of the cases, by their numbers, and what is being done."""
-
-    #: number of a case → its result
-    results: dict[int, Result] = field(default_factory=dict)
-    #: numbers of the cases that are judged by themselves, and not with their batch
-    alone: set[int] = field(default_factory=set)
-    #: subject whose cases cannot be made → why
-    lost: dict[str, str] = field(default_factory=dict)
-    #: passes on a message; nobody listens to it where the cases are judged in the same process
-    tell: Callable[..., None] = lambda *message: None
-    _making: str | None = None
-    _judging: Sequence[tuple[int, str, str]] = ()
-    _running: int | None = None
-
-    def found(self, results: dict[int, Result]) -> None:
-        """In the process of the backend: results of the cases that were judged together."""
-        self.results.update(results)
-        self.tell("found", results)
-
-    def follow(self, what: str, value: Any) -> None:
-        """In the process that waits for it."""
-        self._making = value if what == "make" else None
-        if what == "judge":
-            self._judging = value
-        elif what == "found":
-            self.results.update(value)
-            self._judging = ()
-        self._running = value if what == "run" else None
-
-    def patience(self, limit: float) -> float:
-        return limit if self._running is not None else limit * (1 + len(self._judging) / _COMPILED_IN_TIME)
-
-    def after(self, death: str) -> None:
-        """A case that ended the process alone has failed, of several some are suspected."""
-        if len(self._judging) == 1:
-            ((number, subject, what),) = self._judging
-            self.results[number] = Result(subject, what, FAILED, death)
-        elif self._judging:
-            suspected = [number for number, *_ in self._judging] if self._running is None else [self._running]
-            self.alone.update(suspected)
-        elif self._making is not None:
-            self.lost[self._making] = death
-        else:
-            raise ByocError(f"the process of the conformance kit ended before a case, or between two: {death}")
-        self._making, self._judging, self._running = None, (), None
+class Ended(str):
+    """How an item has ended the process in which it was worked on."""
 
 
-def in_own_process(work: Callable[[Journal], Any], time_limit: float, say: Callable[[str], None]) -> Any:
-    """``work`` does the same each time, but for what the journal knows; its process is started again when it ends."""
-    journal = Journal()
+#: ``work(numbers, begin)``: an answer for each of some numbered items; ``begin`` is told the item that runs now, if any
+Work = Callable[[Sequence[int], Callable[["int | None"], None]], Sequence[Any]]
+
+
+def apart(
+    batches: Sequence[Sequence[int]], work: Work, time_limit: float, say: Callable[[Sequence[int]], None]
+) -> dict[int, Any]:
+    """Number → its answer, or an `Ended`, by ``work`` in a process of its own, which is told batch after batch.
+
+    Where the process ends early, or says nothing for too long, the item that ran then is worked on apart from the
+    others, or else a half of its batch is, in a new process: until one item alone has ended it.
+    """
+    found: dict[int, Any] = {}
+    ended, running = "", None
+    while batches:
+        with own_process(partial(_told, work, batches)) as (process, pipe):
+            while batches and not ended:
+                say(batches[0])
+                answers, ended, running = _answer(process, pipe, len(batches[0]), time_limit)
+                if not ended:
+                    found.update(zip(batches[0], answers, strict=True))
+                    batches = batches[1:]
+        if ended and len(batches[0]) > 1:
+            suspected = batches[0][: len(batches[0]) // 2] if running is None else [running]
+            batches = [suspected, [n for n in batches[0] if n not in suspected], *batches[1:]]
+        elif ended:
+            found[batches[0][0]] = Ended(ended)
+            batches = batches[1:]
+        ended = ""
+    return found
+
+
+def _told(work: Work, batches: Sequence[Sequence[int]], tell: Callable[[str, Any], None]) -> None:
+    for batch in batches:
+        tell("found", work(batch, partial(tell, "run")))
+
+
+def _answer(process: Any, pipe: Any, count: int, time_limit: float) -> tuple[Sequence[Any], str, int | None]:
+    """The answers to a batch of so many items; else how the process ended, and the item that ran then."""
+    running: int | None = None
     while True:
-        with own_process(partial(_told, work, journal)) as (process, pipe):
-            while True:
-                try:
-                    if not pipe.poll(journal.patience(time_limit)):
-                        ended = f"hangs: nothing came for {journal.patience(time_limit):g} s, and it was ended"
-                        break
-                    what, value = pipe.recv()
-                except (EOFError, OSError):
-                    process.join()
-                    ended = death(process.exitcode)
-                    break
-                if what == "done":
-                    return value
-                if what == "error":
-                    raise value
-                say(value) if what == "say" else journal.follow(what, value)
-        journal.after(ended)
-
-
-def _told(work: Callable[[Journal], Any], journal: Journal, tell: Callable[[str, Any], None]) -> Any:
-    journal.tell = tell
-    return work(journal)
+        patience = time_limit * (1 if running is not None else 1 + count / _COMPILED_IN_TIME)
+        try:
+            if not pipe.poll(patience):
+                return (), f"hangs: nothing came for {patience:g} s, and it was ended", running
+            what, value = pipe.recv()
+        except (EOFError, OSError):
+            process.join()
+            return (), death(process.exitcode), running
+        if what == "error":
+            raise value
+        if what == "found":
+            return value, "", None
+        running = value
 
 
 #: functions compiled at once: many save the cost of a build, few save time where one of them fails
@@ -174,13 +154,10 @@ def run_conformance(
         raise ValueError(f"share is {share}; expected more than 0 and at most 1")
     start, say = time.monotonic(), progress or (lambda text: None)
     ns = namespace(compiler)
-    kit = _Kit(ns, only, share, seed, {**TOLERANCES, **as_tolerances(tolerances or {})})
-    results, notes = in_own_process(kit.run, time_limit, say) if isolated else kit.run(Journal(tell=_talking(say)))
+    allowed = {**TOLERANCES, **as_tolerances(tolerances or {})}
+    kit = _Kit(ns, only, share, seed, allowed, say, time_limit if isolated else None)
+    results, notes = kit.run()
     return Report(compiler, results, notes, time.monotonic() - start, share, seed, ns.api)
-
-
-def _talking(say: Callable[[str], None]) -> Callable[..., None]:
-    return lambda what, value: say(value) if what == "say" else None
 
 
 def _is_wanted(name: str, only: Sequence[str]) -> bool:
@@ -188,35 +165,42 @@ def _is_wanted(name: str, only: Sequence[str]) -> bool:
 
 
 class _Kit:
-    """All questions to one backend, always the same and in the same order."""
+    """The questions to one backend; without a ``time_limit`` its code runs in this process."""
 
     def __init__(
-        self, ns: Namespace, only: Sequence[str], share: float, seed: int, tolerances: Mapping[str, float]
+        self,
+        ns: Namespace,
+        only: Sequence[str],
+        share: float,
+        seed: int,
+        tolerances: Mapping[str, float],
+        say: Callable[[str], None],
+        time_limit: float | None,
     ) -> None:
         self._ns, self._share, self._seed, self._tolerances = ns, share, seed, tolerances
+        self._say, self._time_limit = say, time_limit
         self._ops = [op for op in ns.ops() if _is_wanted(op, only)]
         self._patterns = [p for p in ns.patterns.values() if _is_wanted(f"{ns.name}.{p.name}", only)]
 
-    def run(self, journal: Journal) -> tuple[list[Result], list[str]]:
-        """The results of all cases, those that the journal knows among them, and notes."""
-        name, draw, lost = self._ns.name, random.Random(self._seed), _Lost(journal)
-        self._journal, self._asked = journal, 0
-        cases = [c for op in self._ops for c in lost.unless(op, "its cases", partial(call_cases, op))]
-        of_patterns: list[Case] = []
-        for p in self._patterns:
-            of_patterns += lost.unless(f"{name}.{p.name}", "its cases", partial(pattern_cases, name, p))
+    def run(self) -> tuple[list[Result], list[str]]:
+        """The results of all cases, and notes."""
+        name, draw = self._ns.name, random.Random(self._seed)
+        cases = [c for op in self._ops for c in call_cases(op)]
+        examples = [(f"{name}.{p.name}", partial(pattern_cases, name, p)) for p in self._patterns]
+        of_patterns, lost = self._made(examples, "its cases")
         if is_quantised(self._ns, of_patterns):
-            cases += [c for op in self._ops for c in lost.unless(op, "quantised", partial(quantised_cases, op))]
+            cases += [c for op in self._ops for c in quantised_cases(op)]
         cases += of_patterns
-        notes = self._notes({c.subject for c in cases} | {result.subject for result in lost.results})
+        notes = self._notes({c.subject for c in cases} | {result.subject for result in lost})
 
         cases = drawn(cases, self._share, draw)
         results = self._judged(cases, [name])
         accepted = _accepted(cases, results)
         bases = spread([c for c in accepted if not c.must_match], math.ceil(_STRUCTURED * self._share))
         bases += [c for c in accepted if c.must_match]
-        around = [lost.unless(b.subject, "structures around it", partial(structural_cases, self._ns, b)) for b in bases]
-        structures = drawn([case for some in around for case in some], self._share, draw)
+        around = [(base.subject, partial(structural_cases, self._ns, base)) for base in bases]
+        structures, lost_around = self._made(around, "structures around it")
+        structures = drawn(structures, self._share, draw)
         results += self._judged(structures, [name])
         partner = next(p for p in _PARTNERS if p != name)
         if partner in compilers():
@@ -224,7 +208,7 @@ class _Kit:
                 shared = spread(structures, math.ceil(_BATCH * self._share))
                 paired = [replace(c, what=f"{c.what}, shared by {' and '.join(order)}") for c in shared]
                 results += self._without_faults_of(partner, paired, self._judged(paired, order))
-        return [*lost.results, *results], notes
+        return [*lost, *lost_around, *results], notes
 
     def _without_faults_of(self, partner: str, cases: Sequence[Case], results: list[Result]) -> list[Result]:
         """The results of shared cases; one that the partner fails alone is no fault of the tested backend."""
@@ -246,51 +230,55 @@ class _Kit:
             *(f"{what} was added by {who}, and not by {self._ns.owner}" for what, who in self._ns.added.items()),
         ]
 
+    def _made(
+        self, makers: Sequence[tuple[str, Callable[[], list[Case]]]], what: str
+    ) -> tuple[list[Case], list[Result]]:
+        """The cases that code of the backend makes, by their subjects; and the failures of what would end this process.
+
+        What is made in a process of its own is made once more here.
+        """
+
+        def tried(numbers: Sequence[int], begin: Callable[[int | None], None]) -> list[None]:
+            for number in numbers:
+                makers[number][1]()
+            return [None] * len(numbers)
+
+        ended = {} if self._time_limit is None else self._answers(len(makers), 1, tried, lambda numbers: None)
+        lost = [Result(makers[n][0], what, FAILED, why) for n, why in ended.items() if why is not None]
+        return [case for n, (_, make) in enumerate(makers) if ended.get(n) is None for case in make()], lost
+
     def _judged(self, cases: Sequence[Case], order: Sequence[str]) -> list[Result]:
-        """The results of cases; each group of a batch is judged together."""
+        """The results of cases; those of a batch are judged together."""
         # Cases that TVM often cannot compile are kept together: after each failure the rest of a batch is built again.
         queue = sorted(cases, key=lambda case: any(a.dtype == "bool" for a in case.arrays))
-        found: dict[Case, Result] = {}
-        journal = self._journal
-        for first in range(0, len(queue), _BATCH):
-            numbers = {case: self._asked + i for i, case in enumerate(queue[first : first + _BATCH])}
-            self._asked += len(numbers)
-            which = f"cases {first + 1} to {first + len(numbers)} of {len(queue)}, {queue[first].subject} …"
-            journal.tell("say", f"{', '.join(order)}: {which}")
-            unknown = {case: number for case, number in numbers.items() if number not in journal.results}
-            together = [case for case, number in unknown.items() if number not in journal.alone]
-            for group in [together, *([case] for case in unknown if case not in together)]:
-                self._judge(group, [numbers[case] for case in group], order)
-            found.update({case: journal.results[number] for case, number in numbers.items()})
-        return [found[case] for case in cases]
-
-    def _judge(self, cases: Sequence[Case], numbers: Sequence[int], order: Sequence[str]) -> None:
-        if not cases:
-            return
         asked = self._ns if self._ns.name in order else namespace(order[0])
-        cases = in_layout(asked, cases)
-        known = dict(zip(cases, numbers, strict=True))
-        tell = self._journal.tell
-        tell("judge", [(number, case.subject, case.what) for case, number in known.items()])
-        begin = lambda case: tell("run", None if case is None else known[case])  # noqa: E731
-        results = judge(asked, cases, order, self._tolerances, begin)
-        self._journal.found(dict(zip(numbers, results, strict=True)))
 
+        def judged(numbers: Sequence[int], begin: Callable[[int | None], None]) -> list[Result]:
+            known = dict(zip(in_layout(asked, [queue[n] for n in numbers]), numbers, strict=True))
+            running = lambda case: begin(None if case is None else known[case])  # noqa: E731
+            return judge(asked, list(known), order, self._tolerances, running)
 
-class _Lost:
-    """The cases of a subject, unless making them has ended the process before."""
+        def said(numbers: Sequence[int]) -> None:
+            which = f"cases {numbers[0] + 1} to {numbers[-1] + 1} of {len(queue)}, {queue[numbers[0]].subject} …"
+            self._say(f"{', '.join(order)}: {which}")
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self.results: list[Result] = []
+        found = self._answers(len(queue), _BATCH, judged, said)
+        results = {
+            case: Result(case.subject, case.what, FAILED, found[n]) if isinstance(found[n], Ended) else found[n]
+            for n, case in enumerate(queue)
+        }
+        return [results[case] for case in cases]
 
-    def unless(self, subject: str, what: str, make: Callable[[], list[Case]]) -> list[Case]:
-        key = f"{subject}: {what}"
-        if key in self._journal.lost:
-            self.results.append(Result(subject, what, FAILED, self._journal.lost[key]))
-            return []
-        self._journal.tell("make", key)
-        return make()
+    def _answers(self, count: int, at_once: int, work: Work, say: Callable[[Sequence[int]], None]) -> dict[int, Any]:
+        """Number → the answer of ``work``; so many items are worked on together."""
+        batches = [range(first, min(first + at_once, count)) for first in range(0, count, at_once)]
+        if self._time_limit is not None:
+            return apart(batches, work, self._time_limit, say)
+        found: dict[int, Any] = {}
+        for batch in batches:
+            say(batch)
+            found.update(zip(batch, work(batch, lambda number: None), strict=True))
+        return found
 
 
 def _accepted(cases: Sequence[Case], results: Sequence[Result]) -> list[Case]:
