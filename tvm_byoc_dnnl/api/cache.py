@@ -150,6 +150,15 @@ def _parts(model: Any, compiler: str | Sequence[str] | None, arguments: Mapping[
         yield from file_parts(Path(database))
 
 
+def is_plain() -> bool:
+    """Whether no block changes a compilation here, and only this package has registered something."""
+    with tvm.transform.PassContext():
+        usual = _context()
+    owners = {owner for name in compilers() for owner in namespace(name).owners}
+    is_ours = all(owner.partition(".")[0] == _ENGINE for owner in owners)
+    return is_ours and _context() == {**usual, "target": str(None), "schedules": ""}
+
+
 def _software(names: Sequence[str]) -> dict[str, Any]:
     return {**software(), "namespaces": {name: _namespace_facts(name) for name in names}}
 
@@ -201,8 +210,7 @@ def _namespace_facts(name: str) -> dict[str, Any]:
     if name in _native.engines():
         info = _native.engine_info(name)
         facts["engine"] = {key: info.get(key) for key in ("version", "hash", "isa", "machine")}
-    owners = {ns.owner, *ns.added.values()}
-    facts["source"] = {owner: source_of(owner) for owner in sorted(owners) if owner.partition(".")[0] != _ENGINE}
+    facts["source"] = {owner: source_of(owner) for owner in sorted(ns.owners) if owner.partition(".")[0] != _ENGINE}
     facts["parts"] = {part: fingerprint(value, name, strict=False) for part, value in vars(ns).items()}
     facts["variables"] = {name: os.environ[name] for name in sorted(ns.doctor.variables) if name in os.environ}
     return facts

@@ -186,16 +186,16 @@ def compilers_for_source() -> list[Any]:
     return found
 
 
-def before_tvm() -> str:
-    """What a key says of its surroundings, by what is known of them in a process that has not imported TVM.
+def surroundings() -> str:
+    """What a key says of its surroundings, as far as that is known without TVM.
 
-    Such a process is in no block that changes a compilation, and only this package will have registered something.
-    Empty in any other, and where another distribution registers something of its own.
+    It is all where no block changes a compilation and only this package has registered something. Empty where another
+    distribution registers something of its own.
     """
     from importlib.metadata import entry_points  # takes long to import
 
     found = [entry for group in (ENTRY_POINTS, "tvm.backends") for entry in entry_points(group=group)]
-    if "tvm" in sys.modules or any(entry.value.partition(".")[0] != _ENGINE for entry in found):
+    if any(entry.value.partition(".")[0] != _ENGINE for entry in found):
         return ""
     cpu = {name: cpu_fields().get(name) for name in _CPU}
     return json.dumps([software(), compilers_for_source(), cpu], sort_keys=True)

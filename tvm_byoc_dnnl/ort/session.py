@@ -134,18 +134,26 @@ class InferenceSession:
         """Imported here, as a later session of the same model may do without."""
         from .. import compile
         from ..api import DEFAULT_COMPILER
+        from ..api.cache import is_plain
         from ..frontends.onnx.importer import load_onnx
         from ..frontends.onnx.inputs import deciding_inputs
         from ..onnx_backend import PreparedModel
         from ..vendors.namespaces import namespace
 
         model = proto if isinstance(self._model, bytes) else self._model
-        has_sequences = any(argument._kind == "sequence_type" for argument in self._outputs.values())
-        if has_sequences or any(name in self._inputs for name in deciding_inputs(proto)):
-            return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
-        ex = compile(model, shapes=fixed or None, **settings)
         about = namespace(DEFAULT_COMPILER).doctor
-        cached.remember(ex, about.variables, about.packages)
+        reads = {"variables": about.variables, "packages": about.packages}
+        has_sequences = any(argument._kind == "sequence_type" for argument in self._outputs.values())
+        try:
+            if has_sequences or any(name in self._inputs for name in deciding_inputs(proto)):
+                return PreparedModel(load_onnx(Path(model)) if isinstance(model, str) else model, **settings)
+            ex = compile(model, shapes=fixed or None, **settings)
+        except UnsupportedError as error:
+            if is_plain():
+                cached.remember({"refused": str(error)}, reads)
+            raise
+        if ex.path is not None and is_plain():
+            cached.remember({"key": ex.path.stem}, reads)
         return lightest(ex)
 
     def _name_outputs(self) -> None:

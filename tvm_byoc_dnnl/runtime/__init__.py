@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache, partial
@@ -95,19 +96,20 @@ class CachedModel:
     """A model of a cache, found again by a process that has not imported TVM; each other finds it by `compile`.
 
     The key of an entry asks TVM for what surrounds a call, and vendors for what they registered. A process that has not
-    imported TVM has changed neither: a note in the folder, found by what is known there, names the entry.
+    imported TVM has changed neither: a note in the folder, found by what is known there, names the entry, or says why
+    the model is refused.
     """
 
     def __init__(self, folder: str | PathLike[str], model: str | bytes, asked: Any) -> None:
         from ..core import _native
-        from ..core.entries import CacheFolder, before_tvm
+        from ..core.entries import CacheFolder, surroundings
 
         self._folder, self._model = CacheFolder(folder), model
         self._note = ""  #: its name, if there may be one
         with suppress(ByocError):  # which compiling says better
-            if _native.available() and self._folder.is_own() and (surroundings := before_tvm()):
+            if _native.available() and self._folder.is_own() and (around := surroundings()):
                 engines = {name: _library().engine_info(name) for name in _native.engines()}
-                self._facts = json.dumps([surroundings, engines, asked], sort_keys=True)
+                self._facts = json.dumps([around, engines, asked], sort_keys=True)
                 self._note = self._name()
 
     def _name(self) -> str:
@@ -118,10 +120,13 @@ class CachedModel:
         return f"{content_key([self._facts, kind, *parts])}.note"
 
     def runner(self, threads: int | None) -> Runner | NativeRunner | None:
-        """Its runner; ``None`` where nothing is known."""
-        note = self._folder.data(self._note, json.loads) if self._note else None
+        """Its runner; ``None`` where nothing is known. Raises `UnsupportedError` if that is known of it."""
+        is_asked = self._note and "tvm" not in sys.modules
+        note = self._folder.data(self._note, json.loads) if is_asked else None
         if note is None or note["read"] != _read_by(note["read"]):
             return None
+        if note["refused"]:
+            raise UnsupportedError(note["refused"])
         path = self._folder.path / f"{note['key']}.so"
 
         def opened(file: BinaryIO) -> Runner | NativeRunner:
@@ -133,13 +138,14 @@ class CachedModel:
             self._folder.say("found", path)
         return found
 
-    def remember(self, ex: Any, variables: Iterable[str], packages: Iterable[str]) -> None:
-        """Note the entry that `compile` has found or made, and what its key has read of the surroundings."""
+    def remember(self, found: Mapping[str, str | None], reads: Mapping[str, Iterable[str]]) -> None:
+        """Note the ``key`` of the entry that `compile` has found or made, or why the model was ``refused``; ``reads``
+        are the variables and packages that its key reads. For processes in which only this package has changed what a
+        compilation does."""
         with suppress(ByocError):  # of a file that is gone
-            if not self._note or ex.path is None or self._name() != self._note:  # or is another now
-                return
-            read = _read_by({"variables": dict.fromkeys(variables), "packages": dict.fromkeys(packages)})
-            self._folder.keep(self._note, json.dumps({"key": ex.path.stem, "read": read}).encode())
+            if self._note and self._name() == self._note:  # it is no other now
+                note = {"key": None, "refused": None, **found, "read": _read_by(reads)}
+                self._folder.keep(self._note, json.dumps(note).encode())
 
 
 def _read_by(names: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str | None]]:

@@ -177,6 +177,8 @@ class Namespace:
     api: int = API_VERSIONS[-1]
     #: operator or pattern that another package has added → that package
     added: dict[str, str] = field(default_factory=dict)
+    #: all packages that have registered something in it
+    owners: set[str] = field(default_factory=set)
     predicates: dict[str, Predicate] = field(default_factory=dict)
     lowerings: dict[str, Lowering] = field(default_factory=dict)
     patterns: dict[str, Pattern] = field(default_factory=dict)
@@ -225,7 +227,7 @@ class Namespace:
                 )
 
     def copy(self) -> Namespace:
-        tables: dict[str, Any] = {key: dict(value) for key, value in vars(self).items() if isinstance(value, dict)}
+        tables: dict[str, Any] = {k: value.copy() for k, value in vars(self).items() if isinstance(value, (dict, set))}
         return replace(self, functions=replace(self.functions), **tables)
 
     def no_predicate(self, op: str) -> Reject:

@@ -83,7 +83,7 @@ def namespace_in_tvm(name: str) -> Namespace | None:
         short = str(entry.name).partition(".")[2]
         annotations = {str(key): part for key, part in entry.annotation_patterns.items()}
         patterns.setdefault(short, Pattern(short, entry.pattern, annotations, _check(entry)))
-    return Namespace(name, owner="tvm", patterns=patterns)
+    return Namespace(name, owner="tvm", owners={"tvm"}, patterns=patterns)
 
 
 def _check(entry: Any) -> Any:
@@ -129,6 +129,7 @@ def claim_namespace(name: str, extend: bool = False, adding: Sequence[str] = ())
             f"namespace {name!r} belongs to {ns.owner}, which registered it first; now {who} registers something in "
             "it. Choose another name, or pass extend=True to add to what is there"
         )
+    ns.owners.add(who)
     if ns.owner != who and adding:
         ns.added.update(dict.fromkeys(adding, who))
         warnings.warn(
