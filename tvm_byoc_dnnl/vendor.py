@@ -22,6 +22,7 @@ from .core.errors import (
     UnsupportedError as UnsupportedError,
     takes as _takes,
 )
+from .core.own_process import Worker as Worker, WorkerError as WorkerError
 from .core.verdict import Reject as Reject, require as require
 from .graph.builder import GraphBuilder as GraphBuilder, Value as Value
 from .graph import (

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from tvm import relax, s_tir, te, tirx
 from ...vendor import (
     RegionPolicy,
     Reject,
+    SourceBuild,
     TEGraph,
     UnsupportedError,
     Work,
@@ -44,6 +44,7 @@ from ...vendor import (
     register_annotate_compiler,
     register_namespace,
     register_target_hooks,
+    remembered,
     require,
     schedule_te,
     shape_dims,
@@ -238,16 +239,11 @@ def find_compiler(wanted: str = "") -> list[str]:
 
 def compile_object(source: str, symbols: Sequence[str], flags: Sequence[str], compiler: str = "") -> tvm.runtime.Module:
     """C source that TVM generated, with these functions in it; an `UnsupportedError` where that fails."""
-    include = (
-        tvm.libinfo.find_include_path(),
-        tvm_ffi.libinfo.find_include_path(),
-        tvm_ffi.libinfo.find_dlpack_include_path(),
-    )
     command = [*find_compiler(compiler), *_FLAGS, *flags]
     with tempfile.TemporaryDirectory(prefix="byoc_cc_") as folder:
         code, made, linked = (Path(folder, f"kernels.{suffix}") for suffix in ("c", "o", "so"))
         code.write_text(source)
-        _run([*command, *(f"-I{path}" for path in dict.fromkeys(include)), "-c", str(code), "-o", str(made)], folder)
+        _run([*command, *SourceBuild().include_options, "-c", str(code), "-o", str(made)], folder)
         _run([*command, "-shared", str(made), "-o", str(linked), "-lm"], folder)
         return object_module(made, linked, symbols, source)
 
@@ -398,19 +394,13 @@ def _check_product(call: Any) -> None:
     require(work <= _LARGEST_PRODUCT, f"a matrix product of {work} multiply-adds; taken are up to {_LARGEST_PRODUCT}")
 
 
-#: description of a call → the reason why it cannot be compiled, "" when it can
-_VERDICTS: dict[str, str] = {}
-_LOCK = threading.Lock()
-
-
 def _check_translation(call: Any) -> None:
     """Generate C for the call, without compiling it; similar calls are tried once."""
     args = [str(a.ty) if isinstance(a.ty, (relax.TensorType, relax.TupleType)) else str(a) for a in call.args]
-    key = f"{call.op.name} {call.attrs} {args}"
-    if key not in _VERDICTS:
-        with _LOCK:
-            _VERDICTS[key] = _why_not(call)
-    require(not _VERDICTS[key], _VERDICTS[key])
+    key, known = (NAMESPACE, f"{call.op.name} {call.attrs} {args}"), remembered()
+    if key not in known:
+        known[key] = _why_not(call)
+    require(not known[key], known[key])
 
 
 def _why_not(call: Any) -> str:

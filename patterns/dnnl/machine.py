@@ -12,8 +12,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +21,7 @@ import ml_dtypes
 import numpy as np
 import tvm
 
-from ...vendor import Constant, Input, InputError, Node, NodeList, PortableGraph, Tensor, native
+from ...vendor import Constant, Input, InputError, Node, NodeList, PortableGraph, Tensor, Worker, WorkerError, native
 from . import library
 
 Layer = dict[str, Any]  #: its text, and of each candidate what `DescribeCosts` says and its seconds
@@ -33,6 +31,7 @@ _BASES = {"amx": "avx512_core_amx"}
 _BASES |= dict.fromkeys(("_bf16", "_fp16"), "avx512_core_bf16") | {"avx512_core": "avx512_core", "avx2": "avx2"}
 _LAYERS = Path(__file__).with_name("layers.txt")
 _ROUNDS = 9
+_PATIENCE_S = 600.0  # for one layer
 _FAR = 4096  # rows and columns of weights that fill a cache
 _HELD_OUT = 3
 _STEPS = (0.5, 0.8, 0.92, 1.09, 1.25, 2.0)
@@ -82,23 +81,26 @@ def _summary(ratios: Sequence[float]) -> str:
 
 
 def _measured(threads: int, tell: Callable[[str], None]) -> tuple[list[Layer], float, float]:
-    env = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
     layers, texts = [], _LAYERS.read_text().splitlines()
-    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        wake, moving = json.loads(process.stdout.readline())
+    with Worker(_Bench, _PATIENCE_S, os.environ | {"OMP_NUM_THREADS": str(threads)}) as worker:
+        wake, moving = (worker.ask("permute", shape) for shape in ([1, 2, 2, 2], [1, 64, 112, 112]))
         for number, text in enumerate(texts, 1):
-            process.stdin.write(f"{text}\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-            if not answer:
-                raise InputError(f"the process that measures {text} has ended; its messages stand above")
-            layers.append(json.loads(answer))
+            try:
+                layers.append(worker.ask("layer", text))
+            except WorkerError as error:
+                raise InputError(f"the process that measures {text}: {error}; its messages stand above") from error
             tell(f"{threads} threads: {number} of {len(texts)} layers")
-        process.stdin.close()
     return layers, wake, _MOVED / max(moving - wake, 1e-9)
+
+
+class _Bench:
+    """Measures in a process with its own number of threads."""
+
+    def permute(self, shape: list[int]) -> float:
+        return _seconds_of_permute(shape)
+
+    def layer(self, text: str) -> Layer:
+        return _timed(text)
 
 
 def _graph_of(text: str) -> PortableGraph:
@@ -278,10 +280,3 @@ def _seconds_of_permute(shape: list[int]) -> float:
         module["layer"](*arguments)
         times.append(time.perf_counter() - started)
     return statistics.median(times)
-
-
-def serve() -> None:
-    """Measure each layer that is read, in a process with its own number of threads."""
-    print(json.dumps([_seconds_of_permute([1, 2, 2, 2]), _seconds_of_permute([1, 64, 112, 112])]), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_timed(line.strip())), flush=True)

@@ -120,45 +120,35 @@ class BuildLog:
             self._facts = read_facts(mod)
         except (TypeError, ValueError):
             self._facts = []  # another version's notes: the compilers are asked again in any case
-        self._of_operator: dict[tuple[str, str, str], list[Fact]] = {}
-        self._alone: dict[tuple[tuple[str, str, str], str], str] = {}
-        self._onnx_nodes = OnnxNodes(mod)
-        #: (compiler, function, ONNX node) of an operator that was whole then → why the compiler refused it
-        self._whole: dict[tuple[str, str, str], str] = {}
+        self.onnx_nodes = OnnxNodes(mod)
+        self._failures: dict[tuple[str, str, str], list[Fact]] = {}
+        self._alone: dict[tuple[str, str, str, str], str] = {}
+        #: of an operator that was whole then: its node, and why the compiler refused it
+        self._whole: dict[tuple[str, str, str | None], str] = {}
         for fact in self._facts:
-            operator = (fact.compiler, fact.op, fact.function)
+            compiler, function = fact.compiler, fact.function
             if fact.stage == ALONE:
-                self._alone[operator, fact.name] = fact.reason
-                if is_whole(fact.op) and (of := self._onnx_nodes.of(fact.function, fact.name)):
-                    self._whole[fact.compiler, fact.function, of] = fact.reason
+                self._alone[compiler, function, fact.op, fact.name] = fact.reason
+                if is_whole(fact.op):
+                    self._whole[compiler, function, self.onnx_nodes.of(function, fact.name)] = fact.reason
             elif fact.stage not in FOR_REPORTS:
-                self._of_operator.setdefault(operator, []).append(fact)
+                self._failures.setdefault((compiler, function, fact.op), []).append(fact)
 
     def of(self, stage: str) -> list[Fact]:
         return [fact for fact in self._facts if fact.stage == stage]
 
-    def about(self, node: Node, compiler: str) -> list[str]:
-        """Reasons why ``compiler`` did not get this call: those noted for its variable, else for its operator."""
-        same_op = self._of_operator.get((compiler, node.op, node.function), [])
-        return self._reasons([e for e in same_op if e.name == node.name] or same_op)
-
-    def behind_annotation(self, node: Node, compiler: str) -> list[str]:
-        """Those that were noted for its variable after ``compiler`` had taken the call."""
-        same_op = self._of_operator.get((compiler, node.op, node.function), [])
-        return self._reasons(e for e in same_op if e.name == node.name and e.stage not in _OF_ANNOTATION)
+    def failures(self, node: Node, compiler: str) -> list[Fact]:
+        """Why ``compiler`` did not get calls of this operator that it was offered."""
+        return self._failures.get((compiler, node.function, node.op), [])
 
     def refusal(self, node: Node, compiler: str) -> str | None:
         """Why ``compiler`` refuses the call by itself, "" where it would take it; ``None`` where it was not asked."""
-        return self._alone.get(((compiler, node.op, node.function), node.name))
+        return self._alone.get((compiler, node.function, node.op, node.name))
 
     def refusal_of_whole(self, node: Node, compiler: str) -> str:
         """Why ``compiler`` refused the operator by whose definition a kernel is called, "" where there is none."""
-        of = self._onnx_nodes.of(node.function, node.name) if node.kernel else None
+        of = self.onnx_nodes.of(node.function, node.name) if node.kernel else None
         return self._whole.get((compiler, node.function, of), "") if of else ""
-
-    @staticmethod
-    def _reasons(entries: Iterable[Fact]) -> list[str]:
-        return list(dict.fromkeys(f"{e.stage}: {e.reason}" for e in entries))
 
 
 def verdicts(
@@ -180,9 +170,10 @@ def _reasons(
 ) -> list[str]:
     if ns.name == node.compiler:
         return []
-    noted = log.behind_annotation(node, ns.name)
-    if noted:  # of a pattern's call, too, which alone would be refused
-        return noted
+    offered = log.failures(node, ns.name)
+    own = [fact for fact in offered if fact.name == node.name]
+    if noted := [fact for fact in own if fact.stage not in _OF_ANNOTATION]:  # of a pattern's call, too
+        return _texts(noted)
     if node.op not in ns.ops():  # it takes the call in patterns only
         names = [(miss.pattern.split(".", 1), miss.reason) for miss in refused]
         if found := [f"pattern {name}: {reason}" for (owner, name), reason in names if owner == ns.name]:
@@ -190,10 +181,13 @@ def _reasons(
     refusal = _refusal(ns, node, log, compilation)
     if refusal:
         return [refusal]
-    why = log.about(node, ns.name)
-    if not why and not node.compiler:
+    if not offered and not node.compiler:
         return ["would take this call, but the module leaves it with TVM and does not say why"]
-    return why
+    return _texts(own or offered)
+
+
+def _texts(facts: Iterable[Fact]) -> list[str]:
+    return list(dict.fromkeys(f"{fact.stage}: {fact.reason}" for fact in facts))
 
 
 def _refusal(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation) -> str:
@@ -202,13 +196,13 @@ def _refusal(ns: Namespace, node: Node, log: BuildLog, compilation: Compilation)
         return f"{node.op} is no Relax operator"
     if whole := log.refusal_of_whole(node, ns.name):
         return whole
-    told = log.refusal(node, ns.name)
-    if told is None:
+    reason = log.refusal(node, ns.name)
+    if reason is None:
         refusal = ask(ns, node.call, compilation)
-        told = "" if refusal is None else refusal.reason
-        if told and node.op in ns.ops():
-            told += " (asked by the report)"
-    return f"{told} (it calls {node.kernel})" if told and node.kernel else told
+        reason = "" if refusal is None else refusal.reason
+        if reason and node.op in ns.ops():
+            reason += " (asked by the report)"
+    return f"{reason} (it calls {node.kernel})" if reason and node.kernel else reason
 
 
 _PACKAGES = ("tvm-byoc-dnnl", "apache-tvm", "apache-tvm-ffi")
@@ -238,11 +232,10 @@ def account_of(
     made = _made(flow, lowered)
     log = BuildLog(mod)
     matches, forms = _matches(flow, log.of(MATCH)), log.of(FORM)
-    onnx_nodes = OnnxNodes(mod)
     calls = []
     for node in flow.nodes:
         call = _call(node, by_name, made.get(node, []), usual)
-        call.onnx_node = onnx_nodes.of(call.function, call.name)
+        call.onnx_node = log.onnx_nodes.of(call.function, call.name)
         refused = _refused(node, matches)
         call.candidates, call.reasons = verdicts(node, list(by_name.values()), log, compilation, refused)
         call.near_misses = [*refused, *_forms(node, forms), *_of_primitives(node, made.get(node, []))]

@@ -31,6 +31,7 @@ from ..core.arguments import as_copy, as_tensor, as_view
 from ..core.compilation import knowing
 from ..core.errors import ArtifactError
 from ..core.tensor_info import TensorInfo
+from ..core.tvm_fast import items
 from ..pipeline.metadata import FALLBACK_FUNCTIONS, read_account
 from ..vendors.blobs import Opening
 
@@ -250,14 +251,9 @@ class InputPlan:
         return [shape[axis] for axis in self._axes] == self._sizes
 
 
-_ITEM = tvm_ffi.get_global_func("ffi.ArrayGetItem")
-
-
 def elements(result: Any) -> Any:
     """The list of results that an array of TVM is, which gives each of them three times as slowly; others as it is."""
-    if not isinstance(result, tvm_ffi.Array):
-        return result
-    return [_ITEM(result, i) for i in range(len(result))]
+    return items(result) if isinstance(result, tvm_ffi.Array) else result
 
 
 def as_array(result: Any) -> Any:

@@ -174,8 +174,6 @@ class Found:
 
     placement: Mapping[str, str]
     default: Mapping[str, str]
-    seconds: float | None
-    default_seconds: float | None
     tried: int
     others: Sequence[Mapping[str, str]] = ()
     alone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -200,7 +198,7 @@ class _Search:
     def run(self, default: Mapping[str, str]) -> Found:
         plan, best = self.cost(default)
         if best is None:  # nothing to compare with
-            return Found(default, default, None, None, self.tried)
+            return Found(default, default, self.tried)
         complete = [(best, plan)]  # placements whose whole cost is known
         for start in self._starts():
             if self._late():
@@ -230,7 +228,7 @@ class _Search:
         near = [other.owners for seconds, other in complete if seconds <= _HOPELESS * best]
         alone = {c: self._planner.plan(self._planner.in_order([c])).owners for c in self._planner.compilers}
         alone = {c: owners for c, owners in alone.items() if owners in near}
-        return Found(plan.owners, default, best, complete[0][0], self.tried, others, alone)
+        return Found(plan.owners, default, self.tried, others, alone)
 
     def _late(self) -> bool:
         return time.perf_counter() > self._deadline

@@ -58,15 +58,16 @@ class SourceBuild:
     flags: Sequence[str] = ()
 
     @property
+    def include_options(self) -> list[str]:
+        """The folders of headers, TVM's own included."""
+        of_tvm = tvm.libinfo.find_include_path(), tvm_ffi.libinfo.find_include_path()
+        folders = [*self.include, *of_tvm, tvm_ffi.libinfo.find_dlpack_include_path()]
+        return [f"-I{folder}" for folder in dict.fromkeys(folders)]
+
+    @property
     def compile_options(self) -> list[str]:
-        """For the compiler; TVM's own headers included. The time-consuming code is inside of the libraries."""
-        folders = [
-            *self.include,
-            tvm.libinfo.find_include_path(),
-            tvm_ffi.libinfo.find_include_path(),
-            tvm_ffi.libinfo.find_dlpack_include_path(),
-        ]
-        return ["-O1", *self.flags, *(f"-I{folder}" for folder in folders)]
+        """For the compiler. The time-consuming code is inside of the libraries."""
+        return ["-O1", *self.flags, *self.include_options]
 
     @property
     def link_options(self) -> list[str]:
