@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -173,3 +174,15 @@ def test_groups_of_few_channels_are_right_in_bfloat16(
     want = byoc.Runner(byoc.compile(builder.get()))(data)
     got = byoc.Runner(byoc.compile(builder.get(), precision="bfloat16", output=output))(data)
     assert np.abs(got - want).max() < 0.03 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])  # which oneDNN does not cast to
+def test_the_host_rounds_what_it_casts(dtype: str) -> None:
+    x = np.array([1.4928641, 2.9999, -0.27223182, 3.3e38, np.inf], "float32")
+    x = x[:3] if dtype == "int32" else np.append(x, [-np.float32(np.nan), np.uint32(0xFFFFFFFF).view("float32")])
+    builder = relax.BlockBuilder()
+    source = relax.Var("x", relax.TensorType(x.shape, "float32"))
+    with builder.function("main", [source]):
+        builder.emit_func_output(builder.normalize(R.astype(R.astype(source, "bfloat16"), dtype)))
+    got = byoc.Runner(byoc.compile(builder.get()))(x)
+    np.testing.assert_array_equal(got, x.astype(np.dtype(ml_dtypes.bfloat16)).astype(dtype))

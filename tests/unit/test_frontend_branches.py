@@ -132,10 +132,16 @@ def test_what_follows_a_choice_does_not_overwrite_it() -> None:
 
 
 def test_several_results_of_other_shapes() -> None:
-    then = graph([node("Relu", ["d"], ["r"]), node("Identity", ["d"], ["s"])], ["r", "s"])
-    other = graph([node("Concat", ["x", "k"], ["r"], axis=0), node("Exp", ["x"], ["s"])], ["r", "s"], {"k": rand(1, 3)})
-    nodes = [node("Neg", ["x"], ["d"]), either(then, other, ["y", "z"])]
-    both_ways(onnx_model(nodes, {"c": (), "x": (2, 3)}, outputs=["y", "z"], dtypes=FLAG), rand(2, 3))
+    """One of them is a sequence of as many items as the branch makes."""
+    results = ["r", "s", "q"]
+    one, two = (node("SequenceConstruct", names, ["q"]) for names in (["d"], ["x", "d"]))
+    then = graph([node("Relu", ["d"], ["r"]), node("Identity", ["d"], ["s"]), one], results)
+    other = graph(
+        [node("Concat", ["x", "k"], ["r"], axis=0), node("Exp", ["x"], ["s"]), two], results, {"k": rand(1, 3)}
+    )
+    last = node("ConcatFromSequence", ["p"], ["joined"], axis=0)
+    nodes = [node("Neg", ["x"], ["d"]), either(then, other, ["y", "z", "p"]), last]
+    both_ways(onnx_model(nodes, {"c": (), "x": (2, 3)}, outputs=["y", "z", "joined"], dtypes=FLAG), rand(2, 3))
 
 
 def test_a_choice_in_a_choice_in_a_loop() -> None:

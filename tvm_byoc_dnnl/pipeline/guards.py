@@ -30,8 +30,8 @@ from ..core.tvm_fast import is_a
 from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
-from ..te.legalize import MENDED, Legalization, default_of, dims_of, emitted, stage
-from ..te.nan import broadcast_index
+from ..te.legalize import MENDED, Legalization, by_compute, default_of, dims_of, emitted, stage
+from ..te.nan import broadcast_index, cast
 
 #: a condition, and the message and the kind of the error where it does not hold
 Rule = tuple[Any, str, str]
@@ -295,6 +295,7 @@ def CheckSizes(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 #: Relax op → what ``LegalizeOps`` makes of it instead
 LEGALIZATIONS: dict[str, Legalization] = {
     **MENDED,
+    "relax.astype": by_compute("astype", cast),
     "relax.take": _take,
     **{
         f"relax.{name}": _indexed(f"relax.{name}", check)

@@ -169,7 +169,7 @@ def _scattered(op: str) -> Legalization:
     return legalize
 
 
-def _by_compute(name: str, compute: Callable[..., Any]) -> Legalization:
+def by_compute(name: str, compute: Callable[..., Any]) -> Legalization:
     def legalize(bb: relax.BlockBuilder, call: Any) -> Any:
         return bb.call_te(partial(compute, call.attrs), *call.args, primfunc_name_hint=name)
 
@@ -364,7 +364,7 @@ def _with_count(bb: relax.BlockBuilder, call: Any) -> Any:
         raise UnsupportedError(f"topk of {count} elements along an axis of {size}; take {size} or fewer")
     if not isinstance(size, int) and count > 0:
         _fails_below(bb, data, [count if i == axis % len(dims_of(data)) else 0 for i in range(len(dims_of(data)))])
-    return _by_compute("topk", _topk)(bb, call)
+    return by_compute("topk", _topk)(bb, call)
 
 
 def _fails_below(bb: relax.BlockBuilder, data: Any, least: Sequence[int]) -> None:
@@ -416,7 +416,7 @@ _COMPUTES: dict[str, Callable[..., Any]] = {
 #: Relax op → what is made of it instead
 MENDED: dict[str, Legalization] = {
     **{f"relax.{name}": _by_float32(name) for name in _NOT_IN_FLOAT16},
-    **{f"relax.{name}": _by_compute(name.rpartition(".")[2], compute) for name, compute in _COMPUTES.items()},
+    **{f"relax.{name}": by_compute(name.rpartition(".")[2], compute) for name, compute in _COMPUTES.items()},
     **{f"relax.{name}": _by_library(name) for name in ("atanh", "tanh")},
     **{f"relax.{name}": _computed_in(f"relax.{name}", _NARROW) for name in _SUMS},
     **{f"relax.{name}": _computed_in(f"relax.{name}", _ALL_BUT_DOUBLE) for name in _MEANS},
@@ -434,8 +434,8 @@ MENDED: dict[str, Legalization] = {
     **dict.fromkeys(("relax.full", "relax.full_like"), _full),
     "relax.nn.pad": _pad,
     **{op: _scattered(op) for op in ("relax.scatter_elements", "relax.scatter_nd")},
-    "relax.argsort": _computed_in("relax.argsort", _SORTED_AS, _by_compute("argsort", _argsort)),
+    "relax.argsort": _computed_in("relax.argsort", _SORTED_AS, by_compute("argsort", _argsort)),
     "relax.median": _computed_in("relax.median", _SORTED_AS, default_of("relax.median")),
-    "relax.sort": _computed_in("relax.sort", _SORTED_AS, _by_compute("sort", _sort)),
+    "relax.sort": _computed_in("relax.sort", _SORTED_AS, by_compute("sort", _sort)),
     "relax.topk": _computed_in("relax.topk", _SORTED_AS, _with_count),
 }

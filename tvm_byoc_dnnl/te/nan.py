@@ -1,4 +1,7 @@
-"""Computes of operators in which TVM takes a NaN for a number: here, as in ONNX, it stays, and is equal to nothing."""
+"""Computes of operators in which TVM takes a NaN for a number: here, as in ONNX, it stays, and is equal to nothing.
+
+In host code, a cast to bfloat16 rounds the number before: TVM leaves the cast out where the kernel goes on in float32.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,20 @@ def relu(attrs: Any, data: te.Tensor) -> te.Tensor:
         return topi.nn.relu(data)
     zero = tirx.const(0, dtype_of(data))
     return te.compute(data.shape, lambda *at: tirx.Select(data[at] < zero, zero, data[at]), tag=topi.tag.ELEMWISE)
+
+
+def cast(attrs: Any, x: te.Tensor) -> te.Tensor:
+    if attrs.dtype != "bfloat16" or dtype_of(x) == "bfloat16":
+        return topi.cast(x, attrs.dtype)
+
+    def one(*at: Any) -> Any:
+        number = tirx.Cast("float32", x[at])
+        bits = tirx.reinterpret("uint32", number)
+        half = tirx.const(0x7FFF, "uint32") + ((bits >> 16) & 1)
+        rounded = tirx.reinterpret("float32", (bits + half) & tirx.const(0xFFFF0000, "uint32"))
+        return tirx.Cast("bfloat16", tirx.Select(tirx.isnan(number), tirx.const(np.nan, "float32"), rounded))
+
+    return te.compute(x.shape, one, name="cast", tag=topi.tag.ELEMWISE)
 
 
 def _in_range(bound: Any, dtype: str) -> Any:

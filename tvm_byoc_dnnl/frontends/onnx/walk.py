@@ -20,7 +20,7 @@ from ...vendors.namespaces import compilers
 from ...whole.table import operator as whole_operator
 from .emit import NEWEST_USED, Emit
 from .operands import check_operands
-from .ops import branches, loops
+from .ops import branches, loops, sequences
 from .scope import Again, Boundary, PlainBlocks, Plan, Scope, opsets_of
 from .standard import definition_of, folded, has_definition, take_inputs
 from .structure import DEFAULT_DOMAINS, decoded, dense
@@ -142,19 +142,20 @@ class Walk:
         return [v for v in self.graph(scope, Plan(graph.node, results), results) if v is not None]
 
     def part(self, name: str, read: Callable[[Walk, Boundary], list[Value]]) -> branches.Part:
-        forms: list[int] = []
+        item_types: list[Any] = []
         types: list[list[Any]] = []
         boundary = Boundary()
 
         def emitted(walk: Walk) -> Any:
             boundary.__init__()  # type: ignore[misc]
             walk.boundary = boundary
-            results = branches.flat(read(walk, boundary), forms)
+            results = [sequences.of_call(walk.emit, v) if v.is_sequence else v for v in read(walk, boundary)]
+            item_types[:] = [v.item for v in results]
             types[:] = [branches.ranks(value) for value in results]
             tensors = [walk.emit.tensor(value) for value in results]
             return boundary.closed()[0], tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
 
-        return branches.Part(self.function(name, emitted), boundary.closed()[1], forms, types)
+        return branches.Part(self.function(name, emitted), boundary.closed()[1], item_types, types)
 
     def function(self, name: str, read: Callable[[Walk], Any]) -> Any:
         return built(self.shared, name, None, read, private=True)

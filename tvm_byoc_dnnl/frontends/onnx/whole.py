@@ -67,7 +67,7 @@ def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:
             isinstance(value, tuple) and all(isinstance(v, _NUMBERS) for v in value)
         ):
             raise node.refused(f"has the attribute `{key}`, which is no number and no string")
-    given = _of_one_batch(e, node) if node.domain == "" and node.op in ("LSTM", "GRU", "RNN") else node.inputs
+    given = _sizes_agreed(e, node) if node.domain == "" and node.op in ("LSTM", "GRU", "RNN") else node.inputs
     inputs = [None if v is None else _argument(e, v, i in whole.sizes) for i, v in enumerate(given)]
     try:
         result = e.bb.emit(whole.call(inputs, node.attrs, wanted, node.name))
@@ -80,19 +80,23 @@ def emit_whole(e: Emit, node: Node, whole: Operator) -> list[Value | None]:
     return [Value(e.bb.emit(relax.TupleGetItem(result, next(found)))) if w else None for w in wanted]
 
 
-def _of_one_batch(e: Emit, node: Node) -> list[Value | None]:
-    """The inputs of a recurrent layer; the source, the lengths and the states are of one batch."""
+def _sizes_agreed(e: Emit, node: Node) -> list[Value | None]:
+    """The inputs of a recurrent layer; the source, the lengths and the states are of one batch, and as wide as the
+    weights.
+    """
     axis = 0 if node.attr("layout", 0) else 1
     axes = {0: axis, 4: 0, 5: axis, 6: axis}
-    there = [(node.needed(i), axis) for i, axis in axes.items() if node.input(i) is not None]
-    if any(len(v.sizes) <= axis for v, axis in there):
+    there = {i: node.needed(i) for i in (0, 1, 2, *axes) if node.input(i) is not None}
+    if any(v.rank != (1 if i == 4 else 3) for i, v in there.items()):
         return node.inputs  # what the operator refuses
-    batch = common([v.sizes[axis] for v, axis in there])
+    batch = common([there[i].sizes[axis] for i, axis in axes.items() if i in there])
+    widths = {i: common([there[w].sizes[2], there[i].sizes[2]]) for i, w in ((0, 1), (5, 2), (6, 2)) if i in there}
 
-    def agreed(v: Value, axis: int) -> Value:
-        return e.agree(v, [batch if a == axis else d for a, d in enumerate(v.sizes)])
+    def agreed(i: int, v: Value) -> Value:
+        sizes = [batch if a == axes[i] else d for a, d in enumerate(v.sizes)]
+        return e.agree(v, [*sizes[:2], widths[i]] if i in widths else sizes)
 
-    return [v if v is None or i not in axes else agreed(v, axes[i]) for i, v in enumerate(node.inputs)]
+    return [v if v is None or i not in axes else agreed(i, v) for i, v in enumerate(node.inputs)]
 
 
 def _argument(e: Emit, value: Value, is_size: bool) -> Any:

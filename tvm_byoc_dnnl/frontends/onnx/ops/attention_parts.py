@@ -50,6 +50,8 @@ class Mask:
     """
 
     def __init__(self, e: Emit, dtype: str) -> None:
+        if "float" not in dtype:
+            raise e.refused(f"hides scores of {dtype}; they must be floating-point numbers")
         self._e, self._dtype = e, dtype
         self._sum: Value | None = None
         self._visible: Value | None = None

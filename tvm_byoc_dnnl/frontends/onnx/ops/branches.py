@@ -6,7 +6,7 @@ ranks of a result differ between the branches, what reads it is also a function 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import onnx
@@ -21,8 +21,9 @@ from ....ir.tvm_compat import dtype_of
 from ..dim import Dim, Size, Undecided, equal, expr_of, size_of
 from ..emit import Emit
 from ..scope import Again, Boundary, PlainBlocks, Plan, Scope
-from ..value import Node, Value, Ways, whole
+from ..value import Item, Node, Value, Ways, whole
 from .computed import asked, written
+from .sequences import joined as items_joined
 
 _NAMES = ("then_branch", "else_branch")
 #: how often the rest of a graph is read for both branches of an ``If``; each one in another doubles the model
@@ -30,14 +31,14 @@ _MOST_RESTS = 32
 
 
 class Part(NamedTuple):
-    """A function, what it is called with, the forms of its results (see `flat`), and the types each may have.
+    """A function, what it is called with, the items of its results that are sequences, and the types each may have.
 
     Of a result with one type the function itself says it, and the list is empty.
     """
 
     function: Any
     arguments: list[Any]
-    forms: list[int]
+    items: list[Item | None]
     types: list[list[Any]]
 
 
@@ -165,36 +166,25 @@ def _either(walk: Any, node: Node, name: str, condition: Value, parts: list[Part
     e: Emit = walk.emit
     flag = e.tensor(e.reshape(condition, []))
     ways = [_called(e, part.function, part.arguments) for part in parts]
-    forms, other = (part.forms for part in parts)
-    if forms != other:
-        raise node.refused(f"has branches with sequences of {forms} and of {other} items (-1: a tensor)")
     types = list(zip(*(_types(result) for _, result in ways), strict=True))
     joined = [_joined(node, i, *two) for i, two in enumerate(types)]
     wide = [inside for inside, _, _ in joined] if any(differ for _, _, differ in joined) else []
     whole = _chosen_by(e, flag, [_ended(e, way, wide) for way in ways], walk.boundary)
     count = len(joined)
     found = [whole] if count == 1 else [e.bb.emit(relax.TupleGetItem(whole, i)) for i in range(count)]
+    kept = [one and other and items_joined(e, one, other) for one, other in zip(*(p.items for p in parts), strict=True)]
     values = [
-        Value(e.bb.match_cast(v, behind) if differ and behind.ndim >= 0 else v)
-        for v, (_, behind, differ) in zip(found, joined, strict=True)
+        Value(e.bb.match_cast(v, behind) if differ and behind.ndim >= 0 else v, item=item)
+        for v, (_, behind, differ), item in zip(found, joined, kept, strict=True)
     ]
     for value, two, more in zip(values, types, zip(*(part.types for part in parts), strict=True), strict=True):
+        if value.item is not None:
+            continue
         then, other_types = (several or [ty] for ty, several in zip(two, more, strict=True))
         known = {int(ty.ndim) for ty in (*then, *other_types)}
         if len(known) > 1 and -1 not in known:
             value.ways = Ways(condition, name, node, (then, other_types))
-    return formed(iter(values), forms)
-
-
-def flat(results: Sequence[Value], forms: list[int]) -> list[Value]:
-    """Tensors, and those in sequences one after the other; ``forms``: -1 for a tensor, or the length of a sequence."""
-    forms[:] = [-1 if value.items is None else len(value.items) for value in results]
-    return [item for value in results for item in ([value] if value.items is None else value.items)]
-
-
-def formed(tensors: Iterator[Value], forms: Sequence[int]) -> list[Value]:
-    """What `flat` made tensors of."""
-    return [next(tensors) if form < 0 else Value(items=[next(tensors) for _ in range(form)]) for form in forms]
+    return values
 
 
 def decided(condition: Value) -> bool | None:
@@ -262,6 +252,10 @@ def _dims(ty: Any) -> list[Size] | None:
 
 def _joined(node: Node, i: int, then: Any, other: Any) -> tuple[Any, Any, bool]:
     """The type that a result has in both branches, that which it has behind them, and whether these differ."""
+    if not all(is_a(ty, relax.TensorType) for ty in (then, other)):
+        if type(then) is not type(other):
+            raise node.refused(f"has branches whose result {i} is a tensor in one, and a sequence in the other")
+        return then, then, False
     dtype = dtype_of(then)
     if dtype != dtype_of(other):
         raise node.refused(f"has branches whose result {i} is of {dtype}, or of {dtype_of(other)}")

@@ -338,7 +338,7 @@ _FORMULAS: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("Shrink", 9, _shrink),
     ("Softplus", 1, softplus),
     ("Softsign", 1, lambda e, x: x / (abs(x) + 1)),
-    ("ThresholdedRelu", 10, lambda e, x, *, alpha=1.0: e.where(x > alpha, x, 0)),
+    ("ThresholdedRelu", 1, lambda e, x, *, alpha=1.0: e.where(x > alpha, x, 0)),
 )
 for _name, _since, _formula in _FORMULAS:
     operator(_name, since=_since)(_formula)

@@ -19,9 +19,9 @@ from ..dim import Dim, Size, at_least, equal, expr_of
 from ..emit import Emit, common
 from ..scope import Boundary, Scope
 from ..structure import nodes_in
-from ..value import Item, Node, Value, whole
-from .branches import decided, flat, formed
-from .sequences import item_of, joined, of_call
+from ..value import Node, Value, whole
+from .branches import decided
+from .sequences import joined, of_call
 
 #: nodes that all rounds may have together where they are written out
 _MOST_NODES = 512
@@ -208,28 +208,14 @@ def _written_out(walk: Any, count: int, states: list[Value], step: _Step) -> _Ro
 
 
 class _Wider(Exception):
-    """A round gives a state other sizes than it got."""
-
-
-class _Longer(Exception):
-    """A round gives a sequence another number of items, or items of another rank."""
-
-    def __init__(self, place: int, item: Item) -> None:
-        super().__init__(place)
-        self.place, self.item = place, item
+    """A round gives a state other sizes than it got, or a sequence other items."""
 
 
 def _called(walk: Any, node: Node, trips: Value, go: Value, given: list[Value], step: _Step) -> _Round:
     """A call that runs a function of one round."""
     e: Emit = walk.emit
-    try:
-        body = _Body(walk, node, given, step)
-    except _Longer as longer:
-        sequence = of_call(e, given[longer.place], longer.item)
-        given = [*given]
-        given[longer.place] = Value(sequence.expr, item=longer.item)
-        return _called(walk, node, trips, go, given, step)
-    states, sizes, forms = body.outside, body.sizes, body.forms
+    body = _Body(walk, node, given, step)
+    states, sizes = body.outside, body.sizes
     of_states = [_state_type(state, dims) for state, dims in zip(states, sizes, strict=True)]
     length = _length(trips) if body.always_goes_on and decided(go) else None
     parts = [[length, *dims] for dims, _ in body.parts]
@@ -253,7 +239,7 @@ def _called(walk: Any, node: Node, trips: Value, go: Value, given: list[Value], 
             new = [Dim.symbol(f"loop_{i}_dim{axis}") if d is None else d for axis, d in enumerate(dims)]
             result = Value(e.bb.match_cast(result.expr, relax.TensorType(e.shape(new), result.dtype)))
         found.append(result)
-    return _Round(go, formed(iter(found[: len(states)]), forms), found[len(states) :])
+    return _Round(go, found[: len(states)], found[len(states) :])
 
 
 def _length(trips: Value) -> Size | None:
@@ -290,9 +276,10 @@ class _Body:
     """The function of one round: of its number, of whether it was to run, of the states and of outer values."""
 
     def __init__(self, walk: Any, node: Node, given: list[Value], step: _Step) -> None:
-        self.node, self.given, self.step = node, given, step
-        self.forms: list[int] = []  # see `flat`
-        self.outside = flat(given, self.forms)  # what the first round gets
+        self.node, self.step = node, step
+        # what the first round gets
+        self.outside = [of_call(walk.emit, state) if state.is_sequence else state for state in given]
+        self.empty = {i for i, state in enumerate(given) if state.items == []}  # until a round shows what comes in
         self.sizes: list[_Sizes] = [_sizes_of(walk.emit, state) for state in self.outside]
         self.boundary = Boundary()
         self.parts: list[tuple[list[Any], str]] = []  # sizes of outside, or `None`, and dtype of what it adds
@@ -307,10 +294,8 @@ class _Body:
         number = Value(relax.Var("round", relax.TensorType((), "int64")))
         go = Value(relax.Var("goes_on", relax.TensorType((), "bool")))
         states = [self._parameter(i) for i in range(len(self.sizes))]
-        made = self.step(walk, self.boundary, number, go, formed(iter(states), self.forms))
-        forms: list[int] = []
-        after = flat([self._as_given(walk.emit, *place) for place in enumerate(made.states)], forms)
-        assert forms == self.forms
+        made = self.step(walk, self.boundary, number, go, [self._before(*place) for place in enumerate(states)])
+        after = [self._as_given(walk.emit, *place) for place in enumerate(made.states)]
         for i, (before, state) in enumerate(zip(states, after, strict=True)):
             self._compare(i, before, state, _sizes_of(walk.emit, state))
         self.always_goes_on = made.go is go or bool(decided(made.go))
@@ -321,21 +306,22 @@ class _Body:
 
     def _as_given(self, e: Emit, place: int, after: Value) -> Value:
         """A state after a round, a sequence in the form that it had."""
-        before = self.given[place]
+        before = self.outside[place]
         if before.is_sequence != after.is_sequence:
             raise self.node.wrong(f"has {before} as its state {place}, which a round makes {after}")
-        if not before.is_sequence:
+        if before.item is None:
             return after
-        if before.items is not None and after.items is not None and len(before.items) == len(after.items):
-            return after
-        found = {item_of(v) for state in (before, after) for v in state.items or ()}
-        found |= {state.item for state in (before, after) if state.item is not None}
-        item = joined(e, *found)
-        if before.items is None and before.item is not None and before.item[1] is None:
-            item = before.item  # items of any rank
-        if before.items is not None or before.item != item:
-            raise _Longer(place, item)
-        return of_call(e, after, item)
+        is_filled = place in self.empty and after.items != []
+        after = of_call(e, after, before.item)
+        item = joined(e, before.item, after.item or before.item)
+        if is_filled or (item != before.item and before.item[1] is not None):
+            self.outside[place] = Value(before.expr, item=item)
+            self.empty.discard(place)
+            raise _Wider
+        return after
+
+    def _before(self, place: int, state: Value) -> Value:
+        return Value(items=[], item=state.item) if place in self.empty else state
 
     def _parameter(self, i: int) -> Value:
         if self.outside[i].item is not None:

@@ -53,6 +53,13 @@ def parts_of(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> lis
     ]
 
 
+@operator("Tile")
+def _tile_of_axis(e: Emit, node: Node, x: Value) -> Any:
+    times = [1] * len(x.sizes)
+    times[int(node.known(2, "its axis").reshape(()))] = int(node.known(1, "its tiles").reshape(()))
+    return e.onnx("Tile", x, listed(*times), opset=6)
+
+
 @operator("Tile", since=6)
 def _tile(e: Emit, node: Node, x: Value) -> Any:
     dims = x.sizes
@@ -81,14 +88,8 @@ def from_start(e: Emit, indices: Value, extents: Sequence[Size]) -> Value:
     """Indices counted from the first element; along their last axis the extents take turns, if there are several."""
     if indices.dtype.startswith("uint") or (indices.is_constant and (known_of(indices) >= 0).all()):
         return indices
-    shape = () if len(extents) == 1 else (len(extents),)
-    if indices.is_constant and not any(isinstance(s, Dim) for s in extents):
-        known = known_of(indices)
-        sizes = np.array(extents, known.dtype).reshape(shape)
-        return Value(known=np.where(known < 0, known + sizes, known).astype(known.dtype))
-    lengths = Value(known=numbers(extents, shape), dtype="int64")
-    shifted = indices + e.cast(lengths, indices.dtype)
-    return e.where(indices < 0, shifted, indices)
+    lengths = Value(known=numbers(extents, () if len(extents) == 1 else None), dtype="int64")
+    return e.where(indices < 0, indices + e.cast(lengths, indices.dtype), indices)
 
 
 def known_of(value: Value) -> np.ndarray:
@@ -398,53 +399,50 @@ def axes_in_call(e: Emit, given: Value, rank: int, is_all: Value | None = None) 
     return is_given, e.argsort(e.cast(is_given, "int64") * e.const(rank) + number, dtype="int64")
 
 
-def _axes_last(e: Emit, node: Node, rank: int, count: int) -> Value:
-    """All axes, behind the others those that only a call knows; each is given once, which the call checks."""
-    is_given, order = axes_in_call(e, node.needed(1), rank)
+def _axes_last(e: Emit, node: Node, *, adds: bool) -> tuple[Value, int] | None:
+    """All axes, behind the others those that only a call knows, and the number of these; ``None`` if they are known.
+
+    Each is given once, which the call checks. ``adds``: they are axes of the result, which has so many more.
+    """
+    given = node.input(1)
+    if given is None or given.known is not None:
+        return None
+    count = length_of(node, 1, "its axes")
+    is_given, order = axes_in_call(e, given, len(node.needed(0).sizes) + adds * count)
     asked(e, e.sum(e.cast(is_given, "int64"), axis=[0], keepdims=True), [count])
-    return order
+    return order, count
 
 
 @operator("Unsqueeze")
 def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
-    rank, given = len(x.sizes), node.input(1)
-    if given is not None and given.known is None:
-        count = length_of(node, 1, "its axes")
-        places = e.argsort(_axes_last(e, node, rank + count, count), dtype="int64")
-        return shaped_in_call(e, x, e.take(listed(*x.sizes, *[1] * count), places, axis=0))
+    if (last := _axes_last(e, node, adds=True)) is not None:
+        order, count = last
+        return shaped_in_call(e, x, e.take(listed(*x.sizes, *[1] * count), e.argsort(order, dtype="int64"), axis=0))
     axes = node.ints(1, "axes")
     if axes is None:
         raise node.wrong("has no axes")
-    found = axes_of(axes, rank + len(axes), node)
+    found = axes_of(axes, len(x.sizes) + len(axes), node)
     if len(set(found)) < len(found):
         raise node.wrong(f"has the axes {axes}; expected each once")
     return e.expand_dims(x, axis=found)
 
 
-def _squeezed_axes(e: Emit, node: Node) -> list[int]:
-    axes, dims = node.ints(1, "axes"), node.needed(0).sizes
-    if axes is None:
-        dims = tuple(substituted(d, e.settled) for d in dims)
-        if any(isinstance(d, Dim) for d in dims):
-            raise node.refused(
-                f"has no axes, and its input has the shape ({', '.join(map(str, dims))}): the number of dimensions of "
-                "its result depends on the call. Fix the open ones, or give the node axes"
-            )
-        return [axis for axis, d in enumerate(dims) if d == 1]
-    found = axes_of(axes, len(dims), node)
-    if any(isinstance(dims[a], int) and dims[a] != 1 for a in found):
-        raise node.wrong(f"has the axes {axes} of a tensor of ({', '.join(map(str, dims))}); expected axes of size 1")
-    return found
-
-
 @operator("Squeeze")
 def _squeeze(e: Emit, node: Node, x: Value) -> Any:
-    rank, given = len(x.sizes), node.input(1)
-    if given is not None and given.known is None:
-        count = length_of(node, 1, "its axes")
-        sizes = e.take(listed(*x.sizes), _axes_last(e, node, rank, count), axis=0)
-        return shaped_in_call(e, x, e.cut(sizes, 0, 0, rank - count))
-    axes = _squeezed_axes(e, node)
+    if (last := _axes_last(e, node, adds=False)) is not None:
+        order, count = last
+        return shaped_in_call(e, x, e.cut(e.take(listed(*x.sizes), order, axis=0), 0, 0, len(x.sizes) - count))
+    dims = [substituted(d, e.settled) for d in x.sizes]
+    axes = node.ints(1, "axes") or (None if node.input(1) is None else [])
+    text = f"({', '.join(map(str, dims))})"
+    if axes is None and any(isinstance(d, Dim) for d in dims):
+        raise node.refused(
+            f"has no axes, and its input has the shape {text}: the number of dimensions of its result depends on the "
+            "call. Fix the open ones, or give the node axes"
+        )
+    found = [axis for axis, d in enumerate(dims) if d == 1] if axes is None else axes_of(axes, len(dims), node)
+    if any(isinstance(dims[a], int) and dims[a] != 1 for a in found):
+        raise node.wrong(f"has the axes {axes} of a tensor of {text}; expected axes of size 1")
     if any(isinstance(d, Dim) for d in x.sizes):
-        x = e.agree(x, [1 if a in axes else d for a, d in enumerate(x.sizes)])
-    return e.squeeze(x, axis=axes) if axes else x
+        x = e.agree(x, [1 if a in found else d for a, d in enumerate(x.sizes)])
+    return e.squeeze(x, axis=found) if found else x
