@@ -394,6 +394,22 @@ def test_a_product_whose_batches_are_merged_for_it() -> None:
     assert ops(prepared(bb.get())) == {"permute_dims": 1, "matmul": 3}
 
 
+@pytest.mark.parametrize("largest", [1, np.inf])
+def test_one_hot_by_a_table_is_its_rows(largest: float) -> None:
+    """Numbers that are out of range mark nothing; and an infinity times 0 would be a NaN."""
+    nodes = [
+        node("Equal", ["x", "places"], ["marked"]),
+        node("Cast", ["marked"], ["hot"], to=TensorProto.FLOAT),
+        node("MatMul", ["hot", "table"], ["y"]),
+    ]
+    table = rand(7, 5)
+    table[3, 2] *= largest
+    places = np.arange(7, dtype="int32").reshape(1, 7)
+    model = onnx_model(nodes, {"x": ("n", 1)}, {"places": places, "table": table}, dtypes={"x": TensorProto.INT32})
+    got = check(model, inputs={"x": np.array([[0], [6], [7], [-1], [100]], "int32")})
+    assert got.keys() >= ({"take"} if largest == 1 else {"matmul"})
+
+
 # ---- PyTorch's bmm, whose operands have one batch axis ----------------------------------------------
 
 

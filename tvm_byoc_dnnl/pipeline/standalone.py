@@ -123,12 +123,12 @@ _HOST_OPERATORS = {
         "astype", "max", "min", "sum", "gather_nd", "arange",
     )
 }  # fmt: skip
-_HOST_OPERATORS |= {"relax.full": "astype", "relax.broadcast_to": "astype"}
+_HOST_OPERATORS |= {"relax.full": "astype", "relax.broadcast_to": "astype", "relax.clip": "clip"}
 _REDUCTIONS = {"max", "min", "sum"}
 _INTEGERS = {"int8", "uint8", "int32", "int64", "bool"}
 _REALS = {"float32", "float64"}
 _OF_REALS_ALONE = {"divide", "sqrt", *_REDUCTIONS}
-_OF_INTEGERS_ALONE = {"logical_and", "logical_or", "logical_not"}
+_OF_INTEGERS_ALONE = {"logical_and", "logical_or", "logical_not", "clip"}
 _FEW = 1 << 16
 _ARRAYS = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"}  # of NumPy
 
@@ -233,10 +233,13 @@ class _Program:
         computed_for = call.args[0] if name in _REDUCTIONS else var
         if math.prod(d for d in self._builder.shape_of(computed_for.ty) if isinstance(d, int)) > _FEW:
             return []
+        given = {"arange": (0, 2), "clip": (1, 2)}.get(name, ())
+        numbers: list[Any] = [getattr(call.args[i], "value", None) for i in given]
+        if given and not (dtype_of(var.ty) in _INTEGERS and all(isinstance(n, (int, tirx.IntImm)) for n in numbers)):
+            return []
+        constants = [self._constant(relax.const(int(n), "int64")) for n in numbers]
         if name == "arange":
-            steps: list[Any] = [getattr(call.args[i], "value", None) for i in (0, 2)]
-            is_whole = dtype_of(var.ty) in _INTEGERS and all(isinstance(n, (int, tirx.IntImm)) for n in steps)
-            return [self._constant(relax.const(int(n), "int64")) for n in steps] if is_whole else []
+            return constants
         args = [arg for arg in call.args if is_a(arg.ty, relax.TensorType)]  # and not the shape of full
         dtypes, made = [dtype_of(arg.ty) for arg in args], dtype_of(var.ty)
         if name == "gather_nd":
@@ -247,10 +250,13 @@ class _Program:
             kind, refused = (_INTEGERS, _OF_REALS_ALONE) if is_integer else (_REALS, _OF_INTEGERS_ALONE)
             results = _INTEGERS | _REALS if name == "astype" else kind | {"bool"}
             is_taken = kind.issuperset(computed) and name not in refused and made in results
-        return [self._known(arg) for arg in args] if is_taken else []
+        return [self._known(arg) for arg in args] + constants if is_taken else []
 
     def _host_call(self, name: str, operands: list[Value], call: Any, var: Any) -> Value:
         ids = [o.id for o in operands]
+        if name == "clip":
+            least = self._call({"operator": "maximum"}, ids[:2], var.ty)
+            return self._call({"operator": "minimum"}, [least.id, ids[2]], var.ty)
         if name not in _REDUCTIONS or call.attrs.keepdims:
             return self._call({"operator": name}, ids, var.ty)
         axes = range(operands[0].ndim) if call.attrs.axis is None else [int(a) for a in call.attrs.axis]

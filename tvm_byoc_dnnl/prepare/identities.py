@@ -182,6 +182,28 @@ def _has_size(dims: Sequence[Any], size: Any) -> bool:
     return not all(isinstance(d, int) for d in known) or math.prod(dims) == size
 
 
+_MARKED = ("equal", "number", "places")
+_ONE_HOT = ("matmul", [("astype", _MARKED), ("where", _MARKED, 1.0, 0.0)], "table")
+
+
+def _rows_of_table(scope: Scope, call: Any) -> Any:
+    """``one_hot(numbers) @ table``: rows of the table, and one of zeros for numbers that are out of range."""
+    found = scope.match(call, _ONE_HOT)
+    if found is None:
+        return None
+    table, places, dims = scope.const(found["table"]), scope.const(found["places"]), scope.dims(found["number"])
+    if table is None or places is None or dims is None or table.ndim != 2 or len(dims) != places.ndim:
+        return None
+    depth, dtype = len(table), scope.dtype(found["number"])
+    is_one_hot = dims[-1] == 1 and dtype in ("int32", "int64") and places.shape[-1] == depth == places.size
+    if not is_one_hot or not (places.reshape(-1) == np.arange(depth)).all() or not np.isfinite(table).all():
+        return None  # an infinity times 0 is a NaN
+    number = scope.emit(relax.op.reshape(found["number"], dims[:-1]))
+    row = scope.emit(relax.op.clip(number, -1, depth))
+    row = scope.emit(relax.op.add(row, scope.constant(np.array(1), dtype)))
+    return relax.op.take(scope.constant(np.pad(table, ((1, 1), (0, 0)))), row, axis=0, mode="fast")
+
+
 def _dropout(scope: Scope, item: Any) -> Any:
     call = scope.call(item.tuple_value, "relax.nn.dropout")
     return call.args[0] if call is not None and item.index == 0 else None
@@ -206,7 +228,7 @@ RULES: Rules = {
     "relax.broadcast_to": [_same_type],
     "relax.strided_slice": [_whole_slice],
     **{name: [_same_type, _batches_apart, _view_of_view, _permute_inside] for name in RESHAPES},
-    "relax.matmul": [_batched_broadcast],
+    "relax.matmul": [_batched_broadcast, _rows_of_table],
     "relax.permute_dims": [_permute],
     "relax.concat": [_single],
     "relax.add": [_neutral(0.0, True), _zeros(True), _implicit_broadcast],
