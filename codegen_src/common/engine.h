@@ -15,6 +15,8 @@
 #include "common/pace.h"
 #include "common/support/json.h"
 
+struct byoc_attention_params;
+
 namespace tvm_byoc_dnnl {
 
 /// A graph with static shapes that can run. It does not change; any number of threads may run it.
@@ -121,6 +123,13 @@ class Engine {
 
   /// Whether planners make growing plans of this graph, which has such caches, here.
   virtual bool Grows(const Graph& /*graph*/, const Growth& /*growth*/) const { return false; }
+
+  /// Attention outside of a graph, as the kernel of byoc_attention.h computes it: its parameters
+  /// but for the instruction set and the threads, and its data. False if there is no such kernel
+  /// here.
+  virtual bool Attend(const byoc_attention_params& /*params*/, void* const* /*data*/) const {
+    return false;
+  }
 
   /// A static graph as C source: a function of TVM, or stand-alone.
   virtual std::string Emit(const Graph& graph, bool as_function) const = 0;

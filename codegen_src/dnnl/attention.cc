@@ -4,6 +4,7 @@
 // And heads that turn by the angles of their positions before.
 #include <algorithm>
 
+#include "dnnl/execute.h"
 #include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_attention.h"
@@ -214,7 +215,7 @@ static void LowerAttention(const NodeView& n) {
   const byoc_attention_params p = SizesOf(n);
   const Lowering& l = n.lowering;
   const bool is_kernel =
-      HasKernel(n, p) && (l.GrowingLength() || byoc_attention_is_narrow(&p) ||
+      HasKernel(n, p) && (l.GrowingLength() || byoc_attention_is_copied(&p) ||
                           l.Cost(DescribeKernel(n, p)) < l.Cost(DescribeSteps(p)));
   is_kernel ? EmitKernel(n, p) : EmitSteps(n);
 }
@@ -247,6 +248,18 @@ static void LowerRotary(const NodeView& n) {
                          n.AsDense(DNNL_ARG_SRC_1, 1),
                          n.AsDense(DNNL_ARG_SRC_2, 2),
                          {DNNL_ARG_DST, n.output, dst}});
+}
+
+bool RunAttention(byoc_attention_params params, void* const* data, int threads) {
+  const std::optional<byoc_isa> isa = Isa().Vectors();
+  if (!isa) return false;
+  params.isa = *isa;
+  params.threads = threads;
+  const AlignedBuffer scratch(byoc_attention_scratch_bytes(&params));
+  char error[BYOC_ERROR_BYTES] = "";
+  const auto* numbers = reinterpret_cast<const int64_t*>(&params);
+  Check(byoc_attention(numbers, data, scratch.data(), threads, error), error);
+  return true;
 }
 
 const KindRow kAttentionRow = {nullptr, LowerAttention};

@@ -17,6 +17,7 @@
 #include "dnnl/candidate.h"
 #include "dnnl/emit.h"
 #include "dnnl/execute.h"
+#include "dnnl/kinds.h"
 #include "dnnl/machine.h"
 #include "dnnl/op_desc.h"
 
@@ -175,6 +176,10 @@ class DnnlEngine final : public Engine {
 
   json::Object Probe(const Graph& graph) const override {
     return Translated([&] { return ProbeGraph(graph, CostOf(graph, *this)); });
+  }
+
+  bool Attend(const byoc_attention_params& params, void* const* data) const override {
+    return RunAttention(params, data, Threads());
   }
 
   std::string Emit(const Graph& graph, bool as_function) const override {

@@ -25,13 +25,13 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+}  // namespace
+
 void Check(int status, const char* error) {
   if (status == BYOC_NO_MEMORY) throw std::bad_alloc();
   if (status == BYOC_BAD_INDEX) throw std::out_of_range(error);
   if (status != BYOC_OK) throw std::runtime_error(error);
 }
-
-}  // namespace
 
 const dnnl::engine& CpuEngine() {
   static const auto* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);  // outlives all

@@ -17,6 +17,9 @@ namespace tvm_byoc_dnnl {
 /// The only CPU engine of the process.
 const dnnl::engine& CpuEngine();
 
+/// Throws what a kernel or a plan of the executor answers.
+void Check(int status, const char* error);
+
 /// Uninitialised memory, aligned for vector loads; on huge pages when that is worth it.
 class AlignedBuffer {
  public:

@@ -9,6 +9,7 @@
 #include "dnnl/layout.h"
 #include "dnnl/lowering.h"
 #include "dnnl/op_desc.h"
+#include "kernels/byoc_attention_plan.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -117,6 +118,9 @@ void LowerBinary(Lowering* lowering, Operation operation, int first, int second,
 
 /// A node that reads a tensor without elements but has a result.
 void LowerEmpty(const NodeView& n);
+
+/// Engine::Attend by so many threads.
+bool RunAttention(byoc_attention_params params, void* const* data, int threads);
 
 /// A value broadcast to this shape, in memory of its own.
 int Expanded(Lowering* lowering, int value, const Dims& shape);

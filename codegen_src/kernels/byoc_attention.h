@@ -17,7 +17,8 @@
 BYOC_PARTS_FOR_ISA(attention, byoc_attention_params, p->isa)
 
 /* The kernel. data: queries, keys, values; the bias, the number of keys (one int64), the starts (an
-   int64 for each batch) and the sinks, if there are such; result. */
+   int64 for each batch), the pages (for each batch the address of their numbers, int32) and the
+   sinks, if there are such; result; sums of its rows, in their order. */
 BYOC_FUNCTION int byoc_attention(const int64_t* params, void* const* data, void* scratch,
                                  int threads, char* error) {
   const byoc_attention_params* p = (const byoc_attention_params*)params;
@@ -233,26 +234,43 @@ BYOC_INLINE void BYOC_NAME(attention_widen)(const int dtype, const char* data, i
   }
 }
 
-/* Rows of keys or values from `first` on where they lie, or as floats in `wide`. */
+/* Rows of keys or values from `first` on where they lie, or as floats in `wide`. They are in
+   `pages` of `page_rows`, if there are such. */
 BYOC_NO_INLINE const float* BYOC_NAME(attention_floats)(const byoc_attention_source* source,
-                                                        const char* data, int64_t first,
+                                                        const char* data, const int32_t* pages,
+                                                        int64_t page_rows, int64_t first,
                                                         int64_t count, float* wide, int64_t* row) {
   const int64_t width = source->width, stride = source->strides.row;
-  const char* from = data + first * stride * byoc_dtype_bytes(source->dtype);
-  *row = source->dtype == BYOC_F32 ? stride : byoc_round_up(width, 16);
-  switch (source->dtype) {
-    case BYOC_F32:
-      return (const float*)from;
-    case BYOC_BF16:
-      BYOC_NAME(attention_widen)(BYOC_BF16, from, stride, count, width, wide, *row);
-      return wide;
-    case BYOC_F16:
-      BYOC_NAME(attention_widen)(BYOC_F16, from, stride, count, width, wide, *row);
-      return wide;
-    default:
-      BYOC_NAME(attention_widen)(BYOC_S8, from, stride, count, width, wide, *row);
-      return wide;
+  const int64_t bytes = byoc_dtype_bytes(source->dtype);
+  if (source->dtype == BYOC_F32 && pages == NULL) {
+    *row = stride;
+    return (const float*)(data + first * stride * bytes);
   }
+  *row = byoc_round_up(width, 16);
+  for (int64_t k = 0, together = count; k < count; k += together) {
+    const char* from = data + (first + k) * stride * bytes;
+    if (pages != NULL) {
+      const int64_t within = (first + k) % page_rows;
+      together = byoc_min(count - k, page_rows - within);
+      from =
+          data + (pages[(first + k) / page_rows] * source->strides.batch + within * stride) * bytes;
+    }
+    float* to = wide + k * *row;
+    switch (source->dtype) {
+      case BYOC_F32:
+        BYOC_NAME(attention_widen)(BYOC_F32, from, stride, together, width, to, *row);
+        break;
+      case BYOC_BF16:
+        BYOC_NAME(attention_widen)(BYOC_BF16, from, stride, together, width, to, *row);
+        break;
+      case BYOC_F16:
+        BYOC_NAME(attention_widen)(BYOC_F16, from, stride, together, width, to, *row);
+        break;
+      default:
+        BYOC_NAME(attention_widen)(BYOC_S8, from, stride, together, width, to, *row);
+    }
+  }
+  return wide;
 }
 
 /* The head of keys or values that a batch reads. */
@@ -273,14 +291,18 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
   const int64_t first_row = blocks * part / parts * BYOC_ATTENTION_ROWS;
   const int64_t last_row = byoc_min(all, blocks * (part + 1) / parts * BYOC_ATTENTION_ROWS);
   const int few = all <= BYOC_ATTENTION_FEW;
+  const int64_t page_rows = p->reach.page_rows, tables = byoc_attention_tables(p);
+  const int32_t* pages = page_rows > 0 ? ((const int32_t* const*)data[tables])[batch] : NULL;
   const float* query = (const float*)data[0] + batch * p->query.batch;
-  const char* key = BYOC_NAME(attention_head)(&p->key, data[1], batch, head);
-  const char* value = BYOC_NAME(attention_head)(&p->value, data[2], batch, head);
-  const int is_narrow = byoc_attention_is_narrow(p);
+  const int64_t own = pages == NULL ? batch : 0;
+  const char* key = BYOC_NAME(attention_head)(&p->key, data[1], own, head);
+  const char* value = BYOC_NAME(attention_head)(&p->value, data[2], own, head);
+  const int is_copied = byoc_attention_is_copied(p);
   const float* bias = p->rule.has_bias ? (const float*)data[3] + batch * p->bias.batch : NULL;
-  const int64_t given = 3 + p->rule.has_bias + p->reach.has_length + p->reach.has_starts;
+  const int64_t given = tables + (page_rows > 0);
   const float* sinks = p->rule.has_sinks ? (const float*)data[given] + head * group : NULL;
-  float* dst = (float*)data[given + p->rule.has_sinks] + batch * p->dst.batch;
+  void* const* results_of = data + given + p->rule.has_sinks;
+  float* dst = (float*)results_of[0] + batch * p->dst.batch;
   const byoc_attention_sight sight = byoc_attention_sight_of(p, keys, batch, data);
   const BYOC_VEC scale = BYOC_NAME(set)((float)p->rule.scale);
   float* queries = scratch + room.queries;
@@ -302,10 +324,11 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
     const int64_t count = begin + span * (b + 1) / key_blocks - first;
     float* wide = scratch;
     byoc_attention_block given;
-    given.key = BYOC_NAME(attention_floats)(&p->key, key, first, count, wide, &given.key_row);
+    given.key = BYOC_NAME(attention_floats)(&p->key, key, pages, page_rows, first, count, wide,
+                                            &given.key_row);
     wide += room.keys / 2;
-    given.value =
-        BYOC_NAME(attention_floats)(&p->value, value, first, count, wide, &given.value_row);
+    given.value = BYOC_NAME(attention_floats)(&p->value, value, pages, page_rows, first, count,
+                                              wide, &given.value_row);
     int packed = 0;
     for (int64_t row = first_row; row < last_row; row += BYOC_ATTENTION_ROWS) {
       const int64_t rows = byoc_min(BYOC_ATTENTION_ROWS, last_row - row);
@@ -330,7 +353,7 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         for (int64_t pass = 0, r = 0; pass < passes.count; r += byoc_pass_rows(&passes, pass++)) {
           const float* of = queries + r * room.query_row;
           float* to = scores + r * room.score_row;
-          const int is_first = pass == 0 && !is_narrow;
+          const int is_first = pass == 0 && !is_copied;
           if (byoc_pass_rows(&passes, pass) == 2) {
             BYOC_NAME(attention_scores)(2, p, &room, of, &given, most, to, is_first);
           } else {
@@ -364,7 +387,7 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         for (int64_t pass = 0, r = 0; pass < passes.count; r += byoc_pass_rows(&passes, pass++)) {
           const float* of = scores + r * room.score_row;
           float* to = block + r * room.result_row;
-          const int is_last = pass != 0 || b + 1 == key_blocks || is_narrow;
+          const int is_last = pass != 0 || b + 1 == key_blocks || is_copied;
           const float* coming = is_last ? NULL : given.key + count * given.key_row;
           switch (byoc_pass_rows(&passes, pass)) {
             case 3:
@@ -392,6 +415,10 @@ BYOC_NO_INLINE void BYOC_NAME(attention_unit)(const byoc_attention_params* p, in
         dst + (head * group + row / p->queries) * p->dst.head + row % p->queries * p->dst.row;
     float total = sums[row - first_row];
     if (sinks != NULL) total += expf(sinks[row / p->queries] - largest[row - first_row]);
+    if (p->rule.has_sums) {
+      ((float*)results_of[1])[(to - (float*)results_of[0]) / p->value.width] =
+          log2f(total) + largest[row - first_row] * 1.44269504f; /* log2(e) */
+    }
     if (p->rule.no_nan && !(total > 0)) {
       memset(to, 0, (size_t)p->value.width * 4);
       continue;

@@ -14,7 +14,8 @@ typedef struct byoc_attention_strides {
   int64_t batch, head, row;
 } byoc_attention_strides;
 
-/* Keys or values: float32, or narrower numbers, which are exact as float32. */
+/* Keys or values: float32, or narrower numbers, which are exact as float32. In pages, `batch` lies
+   between these. */
 typedef struct byoc_attention_source {
   int64_t dtype; /* byoc_dtype */
   byoc_attention_strides strides;
@@ -28,6 +29,7 @@ typedef struct byoc_attention_rule {
   int64_t has_bias;
   int64_t has_sinks; /* each head has a score that takes a share and gives nothing */
   int64_t no_nan;    /* a row without a share for any key is 0, else NaN */
+  int64_t has_sums;  /* the logarithm, of base 2, of the sum of exp(score) is a result as well */
 } byoc_attention_rule;
 
 /* The keys that a query sees, of all or of as many as there are. */
@@ -35,6 +37,8 @@ typedef struct byoc_attention_reach {
   int64_t has_length; /* the number of keys is an input */
   int64_t has_starts; /* query i of a batch is at start + i, and sees the keys up to there */
   int64_t window;     /* of them only the last so many; 0: all */
+  int64_t
+      page_rows; /* keys and values lie in pages of so many rows; 0: those of a batch together */
 } byoc_attention_reach;
 
 typedef struct __attribute__((may_alias)) byoc_attention_params {
@@ -55,8 +59,9 @@ enum {
   BYOC_ATTENTION_FEW = 8     /* rows that read keys and values where they lie */
 };
 
-static inline int byoc_attention_is_narrow(const byoc_attention_params* p) {
-  return p->key.dtype != BYOC_F32 || p->value.dtype != BYOC_F32;
+/* Whether blocks of keys or values are not read where they lie. */
+static inline int byoc_attention_is_copied(const byoc_attention_params* p) {
+  return p->key.dtype != BYOC_F32 || p->value.dtype != BYOC_F32 || p->reach.page_rows != 0;
 }
 
 /* All rows of queries that share keys and values. */
@@ -74,9 +79,9 @@ static inline int64_t byoc_attention_parts(const byoc_attention_params* p) {
   return parts;
 }
 
-/* Scratch memory of a thread, in floats: a block of keys or values that are no float32, as such,
-   packed keys and values of a block, queries and scores of a block of rows, and of all rows of a
-   part the largest score, the sum and the result so far. */
+/* Scratch memory of a thread, in floats: a block of keys or values that are copied, packed keys and
+   values of a block, queries and scores of a block of rows, and of all rows of a part the largest
+   score, the sum and the result so far. */
 typedef struct byoc_attention_room {
   int64_t keys, values, queries, scores, largest, sums, results, floats;
   int64_t score_row, query_row, result_row;
@@ -92,7 +97,7 @@ static inline byoc_attention_room byoc_attention_divide(const byoc_attention_par
   room.query_row = byoc_round_up(p->key.width, 16) + 16; /* not on the same lines of the cache */
   room.score_row = keys + 16;
   room.result_row = byoc_round_up(p->value.width, panel);
-  room.keys = byoc_attention_is_narrow(p) ? 2 * keys * widest : 0;
+  room.keys = byoc_attention_is_copied(p) ? 2 * keys * widest : 0;
   room.values = room.keys + keys * byoc_round_up(p->key.width, 16);
   room.queries = room.values + keys * room.result_row;
   room.scores = room.queries + BYOC_ATTENTION_ROWS * room.query_row;
@@ -137,6 +142,11 @@ static inline int64_t byoc_attention_end(const byoc_attention_sight* s, int64_t 
 static inline int64_t byoc_attention_begin(const byoc_attention_sight* s, int64_t query) {
   const int64_t begin = s->is_causal && s->window > 0 ? s->start + query + 1 - s->window : 0;
   return byoc_max(0, byoc_min(s->keys, begin));
+}
+
+/* Where the pages are in the kernel's data, if there are such, or what comes behind them. */
+static inline int64_t byoc_attention_tables(const byoc_attention_params* p) {
+  return 3 + p->rule.has_bias + p->reach.has_length + p->reach.has_starts;
 }
 
 /* The keys that there are. */

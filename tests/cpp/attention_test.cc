@@ -30,7 +30,27 @@ struct Case {
   int threads = 1;
   double scale = 0.3;
   byoc_dtype dtype = BYOC_F32;  // of keys and values
+  int64_t page_rows = 0;        // keys and values lie in pages; 0: they do not
 };
+
+int64_t PagesOf(const Case& c) { return (c.keys + c.page_rows - 1) / c.page_rows; }
+
+/// Dense rows in pages, of which those that come last lie first; their strides are `strides` then.
+std::vector<float> InPages(const Case& c, const Guarded& rows, int64_t width,
+                           byoc_attention_strides* strides) {
+  const byoc_attention_strides from = *strides;
+  *strides = {c.key_heads * c.page_rows * width, c.page_rows * width, width};
+  const int64_t count = PagesOf(c);
+  std::vector<float> pages(static_cast<size_t>(c.batch * count * strides->batch));
+  for (int64_t i = 0; i < c.batch * c.key_heads * c.keys; ++i) {
+    const int64_t b = i / c.keys / c.key_heads, h = i / c.keys % c.key_heads, k = i % c.keys;
+    const int64_t page = (c.batch - b) * count - 1 - k / c.page_rows;
+    std::copy_n(
+        rows.data() + b * from.batch + h * from.head + k * from.row, width,
+        pages.data() + page * strides->batch + h * strides->head + k % c.page_rows * strides->row);
+  }
+  return pages;
+}
 
 /// Numbers as they are stored: those that are given become what is stored. The last one ends where
 /// the buffer does.
@@ -61,6 +81,7 @@ byoc_attention_strides Strides(const Case& c, int64_t rows, int64_t heads, int64
 struct Run {
   int status = BYOC_OK;
   double error = 0;  // the largest, in units of what the roundings of scores and values may move
+  double sums_error = 0;
   std::vector<float> result;
 };
 
@@ -102,7 +123,6 @@ Run RunCase(const Case& c, byoc_isa isa) {
   for (size_t i = 0; i < bias.size(); i += 5) {
     bias.data()[i] = i % 2 == 0 ? -INFINITY : std::numeric_limits<float>::lowest();
   }
-  Guarded scratch(byoc_attention_scratch_bytes(&p) / 4, 64);
   int64_t length = c.length;
   Guarded key_room(key.size()), value_room(value.size());
   std::vector<void*> data = {query.data(), Stored(&key, c.dtype, &key_room),
@@ -113,8 +133,26 @@ Run RunCase(const Case& c, byoc_isa isa) {
   if (p.reach.has_starts) data.push_back(starts.data());
   if (c.sinks) data.push_back(sinks.data());
   data.push_back(dst.data());
+  byoc_attention_params given = p;
+  Guarded sums(static_cast<size_t>(c.batch * c.queries * c.heads));
+  std::vector<float> key_pages, value_pages;
+  std::vector<int32_t> numbers;
+  std::vector<const int32_t*> tables;
+  if (c.page_rows > 0) {
+    given.reach.page_rows = c.page_rows;
+    given.rule.has_sums = 1;
+    key_pages = InPages(c, key, c.width, &given.key.strides);
+    value_pages = InPages(c, value, c.value_width, &given.value.strides);
+    data[1] = key_pages.data();
+    data[2] = value_pages.data();
+    for (int64_t i = c.batch * PagesOf(c); i-- > 0;) numbers.push_back(static_cast<int32_t>(i));
+    for (int64_t b = 0; b < c.batch; ++b) tables.push_back(numbers.data() + b * PagesOf(c));
+    data.insert(data.end() - 1 - (c.sinks ? 1 : 0), tables.data());
+    data.push_back(sums.data());
+  }
+  Guarded scratch(byoc_attention_scratch_bytes(&given) / 4, 64);
   int64_t params[sizeof(p) / sizeof(int64_t)];
-  std::memcpy(params, &p, sizeof(p));
+  std::memcpy(params, &given, sizeof(p));
   char message[BYOC_ERROR_BYTES] = "";
   Run run;
   run.status = byoc_attention(params, data.data(), scratch.data(), c.threads, message);
@@ -158,6 +196,11 @@ Run RunCase(const Case& c, byoc_isa isa) {
         if (c.sinks) top = std::max(top, static_cast<double>(sinks.data()[h]));
         for (double& share : shares) sum += share = std::exp(share - top);
         if (c.sinks) sum += std::exp(sinks.data()[h] - top);
+        if (c.page_rows > 0) {
+          const double got = sums.data()[(b * c.queries + i) * c.heads + h];
+          const double expected = std::log2(sum) + top / std::log(2.0);
+          run.sums_error = Worse(run.sums_error, std::abs(expected - got));
+        }
         for (int64_t e = 0; e < c.value_width; ++e) {
           double expected = 0;
           for (int64_t k = 0; k < keys; ++k) {
@@ -181,7 +224,7 @@ Run RunCase(const Case& c, byoc_isa isa) {
 void Check(const Case& c) {
   for (byoc_isa isa : InstructionSets()) {
     const Run run = RunCase(c, isa);
-    if (run.status != BYOC_OK || !(run.error <= 1.2e-7)) {
+    if (run.status != BYOC_OK || !(run.error <= 1.2e-7) || !(run.sums_error <= 1e-5)) {
       check::Failed(__FILE__, __LINE__,
                     "instruction set " + std::to_string(isa) + ", queries " +
                         std::to_string(c.queries) + ", keys " + std::to_string(c.keys) +
@@ -240,6 +283,28 @@ TEST(narrow_keys_and_values) {
           c.threads = 2;
           Check(c);
         }
+      }
+    }
+  }
+}
+
+TEST(pages) {
+  for (int64_t page_rows : {1, 16, 40}) {
+    for (int64_t queries : {1, 7, 30}) {
+      for (bool sinks : {false, true}) {
+        Case c;
+        c.page_rows = page_rows;
+        c.batch = 2;
+        c.heads = 6;
+        c.key_heads = 3;
+        c.queries = queries;
+        c.keys = 610;
+        c.width = 24;
+        c.value_width = 17;
+        c.starts = {600 - queries, 0};
+        c.sinks = sinks;
+        c.threads = 2;
+        Check(c);
       }
     }
   }

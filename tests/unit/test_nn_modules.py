@@ -95,21 +95,33 @@ def exported() -> tuple[tvm.IRModule, list[Any]]:
 def generated(executable: Any, params: list[Any]) -> list[np.ndarray]:
     """The logits of a prompt and of the tokens behind it."""
     machine, of_tvm = relax.VirtualMachine(executable, tvm.cpu()), tvm.get_global_func
-    cache = machine["create"](*(tvm_ffi.Shape([n]) for n in (1, 64, 32, 16, 0)))
+    cache = machine["create"](*(tvm_ffi.Shape([n]) for n in (4, 128, 32, 16, 0)))
     of_tvm("vm.builtin.kv_state_add_sequence")(cache, 0)
     results = []
-    for ids in ([3, 5, 7, 9, 11], [2], [8], [4, 1]):
-        of_tvm("vm.builtin.kv_state_begin_forward")(cache, tvm_ffi.Shape([0]), tvm_ffi.Shape([len(ids)]))
-        logits, cache = machine["step"](tvm.runtime.tensor(np.array([ids], "int32")), cache, params)
+
+    def step(ids: list[int], *lengths: int) -> None:
+        sequences = tvm_ffi.Shape(range(len(lengths)))
+        of_tvm("vm.builtin.kv_state_begin_forward")(cache, sequences, tvm_ffi.Shape(lengths))
+        logits, _ = machine["step"](tvm.runtime.tensor(np.array([ids], "int32")), cache, params)
         of_tvm("vm.builtin.kv_state_end_forward")(cache)
         results.append(logits.numpy())
+
+    step([*range(3, 23)], 20)
+    step([2], 1)
+    of_tvm("vm.builtin.kv_state_fork_sequence")(cache, 0, 1, 18)
+    of_tvm("vm.builtin.kv_state_add_sequence")(cache, 2)
+    step([8, 4, 1, 5], 1, 2, 1)
+    of_tvm("vm.builtin.kv_state_popn")(cache, 0, 5)
+    step([7, 6, 5], 1, 1, 1)
     return results
 
 
 def test_a_decoder_with_a_paged_cache_runs_in_regions_beside_it() -> None:
     mod, params = exported()
     partitioned = byoc.partition(mod, strict=True)
-    got = generated(tvm.compile(partitioned, "llvm", relax_pipeline="byoc"), params)
+    executable = tvm.compile(partitioned, "llvm", relax_pipeline="byoc")
+    assert "tvm_byoc_dnnl.PagedAttention" in executable.as_text()
+    got = generated(executable, params)
     want = generated(tvm.compile(mod, "llvm"), params)
     for result, wanted in zip(got, want, strict=True):
         assert_right(result, wanted, 1e-5)

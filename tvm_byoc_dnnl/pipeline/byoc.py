@@ -38,7 +38,7 @@ from ..whole.table import Expand
 from . import PIPELINE
 from .guards import LEGALIZATIONS, CheckSizes
 from .host_code import AnchorHostCode, DropSequenceMarks, StartReductions
-from .memory import ALLOCATION, GrowCaches, OwnWeights, OwnWeightsUnlessSource
+from .memory import ALLOCATION, AttendPages, GrowCaches, OwnWeights, OwnWeightsUnlessSource
 from .metadata import attach_kernels, attach_metadata, kernel_names
 from .regions import build_regions
 
@@ -193,6 +193,7 @@ def byoc_pipeline(
                 *cpu.dataflow_lower_passes(target),
                 LowerLoops,
                 GrowCaches,
+                *([] if is_source else [AttendPages]),
                 *(_careful(p) if p.info.name == _PLAN else p for p in cpu.finalize_passes(target)),
             ]
         )(mod)

@@ -8,10 +8,13 @@ releases their pages when a backend no longer needs them.
 An output that is an input with new rows behind it gets its memory from the region's module. TVM's VM would allocate the
 output of each call and the region would copy the rows so far. The module returns a view of a buffer with room for more
 rows instead, and writes only the new ones.
+
+TVM's paged caches, which `relax.frontend.nn` makes, take functions for attention over their pages.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,8 +25,9 @@ from ..core import _native
 from ..core.tvm_fast import items
 from ..graph.cost import type_bytes
 from ..ir.relax_utils import Origins, bindings_of, constants_in, external_modules, is_host_function
-from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant
+from ..ir.tvm_compat import constant_tensor, dtype_of, is_constant, make_string
 from ..ir.walker import rewrite_calls_in
+from ..partitioning.annotate import compilers_of
 
 #: From this size on a constant of the host is read from the mapped file, by one call of a packed function, which is
 #: nothing beside a kernel that reads so much; below it TVM's VM keeps a copy.
@@ -136,6 +140,38 @@ def _caches(mod: tvm.IRModule) -> dict[str, list[list[int]]]:
     """
     regions = _native.regions(external_modules(mod), "caches")
     return {symbol: [list(map(int, cache)) for cache in region["caches"]()] for symbol, region in regions.items()}
+
+
+_PAGED = "vm.builtin.paged_attention_kv_cache_create"
+#: where the functions for a prompt, for one behind pages and for one token of each sequence are among its arguments
+_ATTENTION = (15, 16, 17)
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttendPages")
+def AttendPages(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+    """Pass: TVM's paged caches attend by an engine of the compilers, which leaves to TVM's functions what it cannot."""
+    for gv, function in mod.functions.items():
+        if is_host_function(function) and any(_creates_pages(value) for _, value in bindings_of(function)):
+            engine = next(filter(_native.engines().__contains__, compilers_of(function, None)), None)
+            mod = mod if engine is None else rewrite_calls_in(mod, [gv], functools.partial(_attended, engine))
+    return mod
+
+
+def _creates_pages(value: Any) -> bool:
+    return isinstance(value, relax.Call) and getattr(value.op, "global_symbol", "") == _PAGED
+
+
+def _attended(engine: str, bb: relax.BlockBuilder, call: Any, _var: Any) -> Any:
+    if not _creates_pages(call):
+        return None
+    args = list(call.args)
+    for place in _ATTENTION:
+        fields: Any = getattr(args[place], "fields", ())
+        if len(fields) == 2:  # the kind of the function, and itself; another kind has more
+            of_engine = [make_string(engine), fields[1]]
+            made = relax.Call(relax.ExternFunc("tvm_byoc_dnnl.PagedAttention"), of_engine, None, call.ty_args)
+            args[place] = relax.Tuple([fields[0], bb.emit(made)])
+    return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
 
 
 class _Cache(NamedTuple):
