@@ -222,10 +222,9 @@ class Axis:
             length = size * scale  # ONNX's tests have fractions of an element here
             return i * (size - one) / tirx.Select(length == one, one, length - one)
         if transform == "tf_crop_and_resize":
-            start, extent = _like(i, self.start) * (size - one), _like(i, self.end - self.start) * (size - one)
-            middle = _like(i, 0.5 * (self.start + self.end)) * (size - one)
+            start, end = (_like(i, bound) * (size - one) for bound in (self.start, self.end))
             steps = tirx.Select(out == one, one, out - one)
-            return tirx.Select(out == one, middle, start + i * extent / steps)
+            return tirx.Select(out == one, half * (start + end), start + i * (end - start) / steps)
         if transform == "tf_half_pixel_for_nn":
             return (i + half) / scale
         half_pixel = (i + half) / scale - half
@@ -328,7 +327,8 @@ def _along(axis: Axis, way: Way, dtype: str, asks_scales: bool, asks_region: boo
             value = read(index)
             if not way.crops:
                 return value
-            place = own.coordinate(index[at].astype("float64"), way.transform)
+            # in float32, the last place of a region is not behind its end
+            place = own.coordinate(index[at].astype("float64"), way.transform).astype("float32")
             outside = tirx.any(place < _like(place, 0.0), place > _like(place, own.size) - _like(place, 1.0))
             return tirx.Select(outside, tirx.const(way.extrapolation, dtype), value)
 
