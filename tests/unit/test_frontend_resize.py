@@ -146,6 +146,14 @@ def test_crops(mode: str, by: str) -> None:
     both((1, 2, 6, 8), mode=mode, roi=roi, **wanted, **how)
 
 
+def test_the_end_of_a_region_is_inside() -> None:
+    """``1 - 0.2`` is in float32 more than the rest of the axis; ONNX's reference is outside, ONNX Runtime inside."""
+    how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 4.5, "mode": "linear"}
+    x, given = rand(1, 1, 9, 9), {"roi": [0, 0, 0.2, 0.2, 1, 1, 1, 1], "sizes": [1, 1, 5, 5]}
+    got = run(to_relax(model(x.shape, 18, given, **how)), x)[0]
+    assert_right(got[..., -1, -1], x[..., -1, -1], 1e-6)
+
+
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 def test_aspect_ratios_that_are_kept(policy: str) -> None:
     options = {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": policy}

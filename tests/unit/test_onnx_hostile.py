@@ -272,15 +272,16 @@ def test_the_model_itself_and_harmless_changes() -> None:
 
 
 def _function(name: str, *calls: str) -> onnx.FunctionProto:
-    """A function that calls others, one after the other."""
+    """A function that calls others, one after the other; an overload stands behind a colon."""
     values = ["p", *(f"t{i}" for i in range(1, len(calls))), "q"]
     nodes = [
-        helper.make_node(call, [a], [b], domain="" if call == "Relu" else "own")
+        helper.make_node(op, [a], [b], domain="" if op == "Relu" else "own", overload=overload)
         for call, a, b in zip(calls, values[:-1], values[1:], strict=True)
+        for op, _, overload in [call.partition(":")]
     ]
-    return helper.make_function(
-        "own", name, ["p"], ["q"], nodes, [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    op, _, overload = name.partition(":")
+    return helper.make_function("own", op, ["p"], ["q"], nodes, opsets, overload=overload)
 
 
 def _with_functions(*functions: onnx.FunctionProto) -> Change:
@@ -307,6 +308,7 @@ FUNCTIONS = [
         "written out, have 1073741",
     ),
     ("one", [_function("F0", "Relu")], ""),
+    ("another of the same name", [_function("F0", "F0:two"), _function("F0:two", "Relu")], ""),
 ]
 
 

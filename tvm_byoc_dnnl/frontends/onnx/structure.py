@@ -217,15 +217,15 @@ def _check_type(value: onnx.ValueInfoProto, what: str) -> None:
 
 def _check_functions(model: onnx.ModelProto) -> None:
     """No function may call itself, and all of them, written out, must stay a number of nodes that can be read."""
-    functions = {(f.domain, f.name): f for f in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    sizes: dict[tuple[str, ...], int] = {}
 
-    def size_of(part: Any, path: tuple[tuple[str, str], ...]) -> int:
+    def size_of(part: Any, path: tuple[tuple[str, ...], ...]) -> int:
         total = 0
         for node in nodes_in(part):
-            key = (node.domain, node.op_type)
+            key = (node.domain, node.op_type, node.overload)
             if key in path:
-                chain = " → ".join(f"{domain}.{name}" for domain, name in (*path[path.index(key) :], key))
+                chain = " → ".join(".".join(filter(None, call)) for call in (*path[path.index(key) :], key))
                 raise InputError(f"a function of the ONNX model calls itself: {chain}")
             if len(path) > MOST_NESTED:
                 raise InputError(
@@ -239,8 +239,8 @@ def _check_functions(model: onnx.ModelProto) -> None:
     total = size_of(model.graph, ())
     if total > MOST_NODES:
         raise InputError(f"the functions of the ONNX model, written out, have {total} nodes; the limit is {MOST_NODES}")
-    for function in model.functions:
-        size_of(function, ((function.domain, function.name),))
+    for key, function in functions.items():
+        size_of(function, (key,))
 
 
 # ---- what a node says by itself ---------------------------------------------------------------------
