@@ -139,6 +139,20 @@ def test_greedy_text_is_that_of_onnx_runtime(
     assert everything == PROMPT + text and text
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_caches_in_half_of_the_memory(folder: Path, generator: byoc.TextGenerator, cache: Path, dtype: str) -> None:
+    half = byoc.TextGenerator(folder, threads=1, cache_dir=cache, cache_dtype=dtype)
+    prompts = [PROMPT, "the rat"]
+    assert half.generate(prompts, 20) == [half.generate(p, 20) for p in prompts]
+    stored, whole = half.stream(PROMPT), generator.stream(PROMPT)
+    next(stored), next(whole)
+    of = [g._turns._decoder.caches._memory for g in (half, generator)]
+    assert {str(array.dtype) for array in of[0].values()} == {dtype}
+    assert 2 * sum(a.nbytes for a in of[0].values()) == sum(a.nbytes for a in of[1].values())
+    with pytest.raises(byoc.InputError, match="cache_dtype is 'int8'; expected one of None, 'float32'"):
+        byoc.TextGenerator(folder, cache_dtype="int8")
+
+
 def test_pieces_are_the_text(generator: byoc.TextGenerator) -> None:
     stream = generator.stream(PROMPT, 20)
     pieces = list(stream)

@@ -33,7 +33,7 @@ from ..core.entries import (
 from ..core.errors import ArtifactError, ExportError, InputError
 from ..core.files import opened, written
 from ..core.machine import version_of
-from ..frontends import LastRow
+from ..frontends import DecoderFile
 from ..frontends.gguf import SUFFIX as GGUF
 from ..ir.fingerprint import fingerprint
 from ..ir.relax_utils import constant_numpy, constants_in
@@ -176,8 +176,8 @@ def _context() -> dict[str, Any]:
 
 
 def _model_parts(model: Any) -> Iterable[bytes]:
-    if isinstance(model, LastRow):
-        yield f"the last row of {model.output}".encode()
+    if isinstance(model, DecoderFile):
+        yield f"the last row of {model.logits}, caches {model.cache_dtype}".encode()
     if isinstance(model, os.PathLike):
         model = Path(model)
     if isinstance(model, (str, Path)) and Path(model).suffix == GGUF:

@@ -18,6 +18,7 @@ import click
 from ..core.errors import InputError
 from ..core.files import opened, written, written_folder
 from ..core.machine import progress
+from ..core.tensor_info import CACHE_DTYPES
 from ..vendors.namespaces import ARGUMENTS, HOST, INT8, PRECISIONS, check_arguments, find_namespace, parse_option
 from .common import (
     AS_JSON,
@@ -315,6 +316,9 @@ def bench(
 @click.option("--repetition-penalty", type=float, help="Divisor of the logits of tokens that were there before.")
 @click.option("--seed", type=int, help="The same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="STRING", help="End before this string. May be repeated.")
+@click.option(
+    "--cache-dtype", type=click.Choice(CACHE_DTYPES), help="Keep keys and values so.  [default: as the model]"
+)
 @THREADS
 @CACHE_DIR
 @precision_options
@@ -332,7 +336,7 @@ def generate(folder: Path, text: str, max_new_tokens: int | None, as_json: bool,
     """
     from ..text.generator import TextGenerator
 
-    settings = {name: others.pop(name) for name in (*ARGUMENTS, "threads", "cache_dir")}
+    settings = {name: others.pop(name) for name in (*ARGUMENTS, "threads", "cache_dir", "cache_dtype")}
     with progress(f"compiling {folder.name}"):
         generator = TextGenerator(folder, **settings)
     stream = generator.stream(text, max_new_tokens, **others)

@@ -80,7 +80,7 @@ class _Memory:
         width = np.dtype(str(tensor.dtype)).itemsize
         self.__array_interface__ = {
             "version": 3,
-            "data": (tensor.data_ptr(), True),
+            "data": (tensor.data_ptr(), False),
             "shape": tuple(tensor.shape),
             "strides": tuple(stride * width for stride in tensor.strides),
             "typestr": f"<u{width}",

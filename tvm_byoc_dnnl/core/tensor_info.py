@@ -139,6 +139,8 @@ def _usual_size(axis: int, rank: int) -> int:
 
 
 _CPU = 1  # kDLCPU
+#: in which a decoder may keep keys and values
+CACHE_DTYPES = ("float32", "float16", "bfloat16")
 #: dtypes of fewer than 8 bits → what their numbers are kept in, one to a byte; TVM packs them in another order
 STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "uint8"}
 

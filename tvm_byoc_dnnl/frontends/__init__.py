@@ -22,15 +22,19 @@ from ..pipeline.executable import is_library
 #: suffixes of the files that torch.export.save writes
 _EXPORTED = (".pt2",)
 
-__all__ = ["LastRow", "split_usual_sizes", "to_relax"]
+__all__ = ["DecoderFile", "split_usual_sizes", "to_relax"]
 
 
 @dataclass(frozen=True)
-class LastRow(PathLike[str]):
-    """The file of a decoder whose output [batch, rows, columns] needs to have its last row only."""
+class DecoderFile(PathLike[str]):
+    """The file of a decoder whose output ``logits`` [batch, rows, columns] needs to have its last row only.
+
+    Its caches of keys and values are stored in ``cache_dtype``, or as the file says.
+    """
 
     path: Path
-    output: str
+    logits: str
+    cache_dtype: str | None = None
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -84,7 +88,7 @@ def imported(
         return model
     shapes = None if shapes is None else checked_shapes(shapes)
     weights = None
-    shortened = model.output if isinstance(model, LastRow) else None
+    decoder = model if isinstance(model, DecoderFile) else None
     if isinstance(model, PathLike):
         model = Path(model)
     if isinstance(model, (str, Path)) and Path(model).suffix in _EXPORTED:
@@ -92,12 +96,13 @@ def imported(
     if isinstance(model, (str, Path)) and is_library(Path(model)):
         raise InputError(f"`{model}` is a compiled library; give what it was compiled from, or load it")
     if isinstance(model, (str, Path)):
-        from .onnx.importer import keep_last_row, load_apart
+        from .onnx.importer import keep_last_row, load_apart, store_caches
 
         with stage("read"):
             model, weights = load_apart(Path(model))
-            if shortened is not None:
-                keep_last_row(model, shortened, weights)
+            if decoder is not None:
+                keep_last_row(model, decoder.logits, weights)
+                store_caches(model, decoder.cache_dtype)
     if isinstance(model, bytes):
         from .onnx.importer import parsed
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core import _native
+from ..core.arguments import as_view
 from ..runtime.machines import trim
 
 __all__ = ["Caches", "Conversation"]
@@ -152,7 +153,7 @@ class Caches:
             if past in self._grown:
                 make = _native.function("tvm_byoc_dnnl.NewCache")
                 tensor = make(shape, self._axes[past], str(one.dtype))
-                new = np.from_dlpack(tensor)
+                new = as_view(tensor)
                 self._tensors[past] = tensor
             else:
                 new = np.zeros(shape, one.dtype)
@@ -179,7 +180,7 @@ class Caches:
         """Keep what the last step gave, where that is other memory."""
         for past, cache in group.caches.items():
             memory = self._memory[past]
-            given = cache if isinstance(cache, np.ndarray) else np.from_dlpack(cache)
+            given = cache if isinstance(cache, np.ndarray) else as_view(cache)
             if not np.may_share_memory(given, memory):
                 for row, c in enumerate(group.members):
                     if c is not None and c in owners:

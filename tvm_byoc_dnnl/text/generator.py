@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from ..api import DEFAULT_COMPILER, compile
 from ..api.cache import ModelCache
-from ..core.errors import ArgumentTypeError, InputError, check_number
-from ..frontends import LastRow
+from ..core.errors import ArgumentTypeError, InputError, check_number, one_of
+from ..core.tensor_info import CACHE_DTYPES
+from ..frontends import DecoderFile
 from ..frontends.gguf import SUFFIX as GGUF
 from ..runtime.runner import Runner
 from .chat import ChatTemplate
@@ -37,6 +38,9 @@ class TextGenerator:
         As for `compile`. The model is compiled once for all lengths.
     conversations : int
         The most texts for which one step of the model gives tokens. More of them take turns.
+    cache_dtype : str, optional
+        In which keys and values are kept: ``"float32"``, ``"float16"`` or ``"bfloat16"``; by default as the model says.
+        The latter two take half of the memory of the first.
 
     Raises
     ------
@@ -58,14 +62,16 @@ class TextGenerator:
         threads: int | None = None,
         cache_dir: str | PathLike[str] | None = None,
         conversations: int = 16,
+        cache_dtype: str | None = None,
     ) -> None:
         check_number("conversations", conversations)
+        one_of("cache_dtype", cache_dtype, (None, *CACHE_DTYPES))
         is_file = isinstance(folder, (str, PathLike)) and Path(folder).suffix == GGUF
         cache = ModelCache(cache_dir) if cache_dir is not None else None
         self._folder = from_gguf(Path(folder), cache) if is_file else Folder.read(folder)
         self._path = Path(folder)
         executable = compile(
-            LastRow(self._folder.model, self._folder.outputs["logits"]),
+            DecoderFile(self._folder.model, self._folder.outputs["logits"], cache_dtype),
             compiler,
             precision=precision,
             weights=weights,

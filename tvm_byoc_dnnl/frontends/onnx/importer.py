@@ -19,7 +19,7 @@ from tvm.ir.supply import UniqueNameSupply
 
 from ...core.compilation import OverwritableWeights
 from ...core.errors import ByocError, InputError, MissingFileError, UnsupportedError, first_line, out_of_resources
-from ...core.tensor_info import STORED
+from ...core.tensor_info import CACHE_DTYPES, STORED
 from ...core.tvm_fast import ByIdentity, is_a, items
 from ...ir.relax_utils import DIMS_ATTR, LABELS_ATTR, OUTPUTS_ATTR, shape_dims
 from ...ir.tvm_compat import substitute
@@ -255,6 +255,7 @@ def _note_overwritable(
 
 #: that compute each row of their first operand by itself, if the other ones are constants
 _PRODUCTS = ("MatMul", "MatMulNBits")
+_CACHES = {dtype: helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for dtype in CACHE_DTYPES}
 _OF_NUMBERS = ("Add", "Cast", "Div", "Identity", "Mul", "Sub", "Tanh")
 
 
@@ -290,6 +291,25 @@ def keep_last_row(model: onnx.ModelProto, output: str, apart: Container[str]) ->
         if node.op_type not in _OF_NUMBERS or len(computed) != 1:
             return
         name = computed[0]
+
+
+def store_caches(model: onnx.ModelProto, dtype: str | None) -> None:
+    """Change a model so that the float caches of its GroupQueryAttention, which may have any such dtype, have this one.
+
+    Raises `InputError` if it has no such caches.
+    """
+    if dtype is None:
+        return
+    nodes = [node for node in model.graph.node if node.op_type == "GroupQueryAttention"]
+    names = {name for node in nodes for name in (*node.input[3:5], *node.output[1:3])}
+    caches = [value for value in (*model.graph.input, *model.graph.output) if value.name in names]
+    if not caches or any(value.type.tensor_type.elem_type not in _CACHES.values() for value in caches):
+        raise InputError(
+            f"cache_dtype is {dtype!r}, and the model has no caches of GroupQueryAttention in {', '.join(_CACHES)}; "
+            "leave it out"
+        )
+    for value in caches:
+        value.type.tensor_type.elem_type = _CACHES[dtype]
 
 
 # ---- open dims that must be equal although an exporter names them differently -----------------------------
