@@ -16,7 +16,6 @@ import numpy as np
 from onnx import defs
 
 from ...core.limits import MOST_ELEMENTS, MOST_EXTENT
-from .structure import REDUCED
 from .value import Node
 
 #: operators whose attribute axis counts the axes of their first input; of some it may be behind the last
@@ -26,8 +25,6 @@ _AXIS = frozenset(
         *("LpNormalization", "Scatter", "ScatterElements", "Softmax", "Split", "SplitToSequence", "TopK", "Unique"),
     }
 )
-#: operators that list axes, as an attribute or as their second input
-_AXES = frozenset({"CumSum", "Squeeze", *(f"Reduce{kind}" for kind in REDUCED)})
 _WINDOW = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
 _CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")
 _POOLS = ("AveragePool", "LpPool", "MaxPool", "MaxUnpool")
@@ -81,15 +78,16 @@ def _dims(node: Node) -> Sequence[Any] | None:
 
 
 def _wrong_axes(node: Node) -> Iterator[str]:
-    dims = _dims(node) if node.op in _AXIS or node.op in _AXES else None
-    if dims is None:
-        return
-    given = np.array([node.attrs.get("axis", 0)]) if node.op in _AXIS else _constant(node, 1)
-    rank = len(dims)
-    for axis in () if given is None else given.tolist():
+    dims = _dims(node) if node.op in _AXIS else None
+    if dims is not None:
+        yield from wrong_axes([node.attrs.get("axis", 0)], len(dims))
+
+
+def wrong_axes(axes: Iterable[int], rank: int, of: str = "its input") -> Iterator[str]:
+    for axis in axes:
         if not -rank <= axis < rank:
-            expected = f"expected {-rank} to {rank - 1}, because its input has {rank} axes"
-            yield f"has the axis {axis}; {expected if rank else 'its input is a scalar, which has none'}"
+            expected = f"expected {-rank} to {rank - 1}, because {of} has {rank} axes"
+            yield f"has the axis {axis}; {expected if rank else f'{of} is a scalar, which has none'}"
 
 
 def _too_many(sizes: Iterable[Any]) -> Iterator[str]:
@@ -188,18 +186,6 @@ def _one_hot(node: Node) -> Iterator[str]:
         yield from _too_many([int(min(depth.item(), 2.0**62)), *(_dims(node) or [])])
 
 
-def _split(node: Node) -> Iterator[str]:
-    value, dims = _constant(node, 1), _dims(node)
-    if value is None:
-        return
-    sizes = [int(v) for v in value]
-    if any(s < 0 for s in sizes):
-        yield f"has split {sizes}; expected sizes of 0 or more"
-    size = dims[node.attrs.get("axis", 0)] if dims else None
-    if isinstance(size, int) and sum(sizes) != size:
-        yield f"has split {sizes}, together {sum(sizes)}; expected the {size} elements of its axis"
-
-
 def _top(node: Node) -> Iterator[str]:
     count, dims = _constant(node, 1), _dims(node)
     if count is None or count.size != 1:
@@ -277,7 +263,6 @@ _RULES: dict[str, Callable[[Node], Iterator[str]]] = {
     "Resize": _resize,
     "STFT": lambda node: _sizes(node, 1, "frame_step", 1),
     "Slice": _slice,
-    "Split": _split,
     "Tile": _tile,
     "TopK": _top,
     "Upsample": _resize,

@@ -37,6 +37,8 @@ def _split(e: Emit, node: Node, x: Value) -> Any:
 
 
 def parts_of(e: Emit, node: Node, x: Value, axis: int, sizes: list[Size]) -> list[Value | None]:
+    if any(isinstance(s, int) and s < 0 for s in sizes):
+        raise node.wrong(f"has split {sizes}; expected sizes of 0 or more")
     ends = list(itertools.accumulate(sizes))
     whole = node.needed(0).sizes[axis]
     if not isinstance(whole, Dim) and not isinstance(ends[-1], Dim) and ends[-1] != whole:
@@ -76,7 +78,7 @@ def _tile(e: Emit, node: Node, x: Value) -> Any:
 @operator("CumSum", since=11)
 @operator("CumProd", since=26)
 def _running(e: Emit, node: Node, x: Value, *, reverse: int = 0, exclusive: int = 0) -> Any:
-    axis = int(node.known(1, "its axis").reshape(())) % max(len(x.sizes), 1)
+    (axis,) = axes_of([int(node.known(1, "its axis").reshape(()))], len(x.sizes), node)
     if 0 in x.sizes:  # which TVM's operators divide by
         return x
     x = e.flip(x, axis=axis) if reverse else x
@@ -421,7 +423,7 @@ def _unsqueeze(e: Emit, node: Node, x: Value) -> Any:
     axes = node.ints(1, "axes")
     if axes is None:
         raise node.wrong("has no axes")
-    found = axes_of(axes, len(x.sizes) + len(axes), node)
+    found = axes_of(axes, len(x.sizes) + len(axes), node, "its result")
     if len(set(found)) < len(found):
         raise node.wrong(f"has the axes {axes}; expected each once")
     return e.expand_dims(x, axis=found)

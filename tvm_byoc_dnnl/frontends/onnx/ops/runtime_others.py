@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..dim import Dim, max_of
-from ..emit import Emit, split_last
+from ..emit import Emit, common, split_last
 from ..table import operator
 from ..value import Node, Value, listed
 from .elementwise import softplus
@@ -130,12 +130,13 @@ def _causal(e: Emit, node: Node) -> list[Value | None]:
             raise node.refused(f"has {name}={node.attr(name)}; expected {usual}")
     x, weights, bias, past = node.needed(0), node.needed(1), node.input(2), node.input(3)
     batch, channels, length = x.sizes
-    width = weights.sizes[2]
+    channels, width = common([channels, weights.sizes[0]]), weights.sizes[2]
     if isinstance(width, Dim) or isinstance(channels, Dim):
         raise node.refused("has a filter, or channels, of an open number; fix it")
+    x = e.agree(x, [batch, channels, length])
     if past is None:
         past = e.expand(e.const(np.zeros((1, 1, 1)), x.dtype), [batch, channels, width - 1])
-    whole = e.concat([past, x], 2)
+    whole = e.concat([e.agree(past, [batch, channels, width - 1]), x], 2)
     out = e.conv1d(whole, weights, groups=channels)
     if bias is not None:
         out = out + e.reshape(bias, [1, channels, 1])

@@ -10,15 +10,16 @@ from tvm import relax
 
 from ..dim import Dim, Size, at_least, equal, product, quotient
 from ..emit import Emit, common
+from ..operands import wrong_axes
 from ..table import operator
 from ..value import Node, Value, listed, whole
 from .computed import asked
 
 
-def axes_of(axes: Sequence[int], rank: int, node: Node) -> list[int]:
+def axes_of(axes: Sequence[int], rank: int, node: Node, of: str = "its input") -> list[int]:
     """Axes counted from the first one, sorted."""
-    if any(not -rank <= a < rank for a in axes):
-        raise node.wrong(f"has the axes {list(axes)}; expected {-rank} to {rank - 1}")
+    for problem in wrong_axes(axes, rank, of):
+        raise node.wrong(problem)
     return sorted(int(a) % rank for a in axes)
 
 
