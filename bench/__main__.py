@@ -18,7 +18,7 @@ _DEFAULTS = Settings()
 @click.command(context_settings={"show_default": True})
 @click.argument("models", nargs=-1)
 @click.option("--engines", default="byoc,onnxruntime,openvino,tvm", help=f"Of: {', '.join(ENGINES)}.")
-@click.option("--baseline", default=None, help="Divide by this engine's time.  [default: the first]")
+@click.option("--baseline", default=None, help="Divide by this engine's time, which comes first.  [default: the first]")
 @click.option("--threads", default=_DEFAULTS.threads, help="Threads of each engine.")
 @click.option("--rounds", default=_DEFAULTS.rounds, help="Turns of each engine; below 20 is a quick look.")
 @click.option("--json", "as_json", is_flag=True, help="Print every sample instead of the table.")
@@ -39,9 +39,11 @@ def main(
         found = [find_model(name) for name in models or LIGHT_MODELS]
         if baseline is not None and baseline not in chosen:
             raise InputError(f"--baseline {baseline}: not among the engines measured, {', '.join(chosen)}")
+        if baseline is not None:
+            chosen = {baseline: chosen[baseline], **chosen}
     except InputError as error:
         raise click.UsageError(str(error)) from error
-    comparisons = run(found, chosen, Settings(threads=threads, rounds=rounds), baseline, as_json)
+    comparisons = run(found, chosen, Settings(threads=threads, rounds=rounds), as_json)
     sys.exit(any(c.failures for c in comparisons))
 
 

@@ -35,6 +35,7 @@ import onnx
 from rich.console import Console
 from rich.table import Table
 
+from bench.company_worker import CommandsInCompany
 from bench.zoo import ZOO, zoo_model
 from examples.open_models import Net, decoder
 from tvm_byoc_dnnl.core.files import write_text
@@ -133,8 +134,8 @@ def _start(stack: ExitStack, threads: int, engines: Sequence[str]) -> dict[str, 
     started = {}
     for name in engines:
         if installed(ENGINES[name]):
-            started[name] = stack.enter_context(EngineProcess(ENGINES[name], threads))
-    started["byoc, one thread"] = stack.enter_context(EngineProcess(ENGINES["byoc"], 1))
+            started[name] = stack.enter_context(EngineProcess(ENGINES[name], threads, CommandsInCompany))
+    started["byoc, one thread"] = stack.enter_context(EngineProcess(ENGINES["byoc"], 1, CommandsInCompany))
     return started
 
 
@@ -157,7 +158,7 @@ def measure(path: str, inputs: list[np.ndarray], settings: Settings) -> Times:
 
     def turn(company: str, name: str, process: EngineProcess, before: str = "") -> None:
         time.sleep(_REST_S)
-        add(company, name, process.time(_WARM_UP, calls, before, seconds))
+        add(company, name, process.ask("time_beside", before, _WARM_UP, calls, seconds))
 
     with ExitStack() as stack:
         processes = _start(stack, settings.threads, settings.engines)
@@ -172,12 +173,12 @@ def measure(path: str, inputs: list[np.ndarray], settings: Settings) -> Times:
                 with _busy(neighbours):
                     for name in order:
                         if company == "alone" and name.startswith("byoc"):
-                            processes[name].time(0, _MANY, "", _SETTLE_S)
+                            processes[name].ask("time_beside", "", 0, _MANY, _SETTLE_S)
                         turn(company, name, processes[name], before)
             for callers in _CALLERS:
                 for name in order:
                     time.sleep(_REST_S)
-                    done, taken = processes[name].serve(callers, seconds, blocking=True)
+                    done, taken = processes[name].ask("call_at_once", callers, seconds)
                     add(f"{callers} callers, calls/s", name, [len(done) / taken])
     with ExitStack() as stack:
         group = stack.enter_context(_quota(_QUOTA))

@@ -74,8 +74,8 @@ def test_difference_is_a_share_of_the_largest_value(got: list, expected: float) 
 
 
 def test_a_noisy_machine_is_told() -> None:
-    assert Comparison("m", "e", [], Spread(1.0, 0.99, 1.05)).quiet
-    assert not Comparison("m", "e", [], Spread(1.0, 0.9, 1.3)).quiet
+    assert Comparison("m", [], Spread(1.0, 0.99, 1.05)).quiet
+    assert not Comparison("m", [], Spread(1.0, 0.9, 1.3)).quiet
 
 
 def test_every_failure_is_that_engines_own(relu: onnx.ModelProto, tmp_path: Path) -> None:
@@ -91,12 +91,13 @@ def test_every_failure_is_that_engines_own(relu: onnx.ModelProto, tmp_path: Path
         QUICK,
         progress=lambda what, share: steps.append(share),
     )
+    results = {m.engine: m for m in result.measurements}
     for name, reason in FAKES.items():
-        failure = result.of(name).failure
+        failure = results[name].failure
         assert failure.startswith(reason), name
         assert bool(failure) == bool(reason), name
         assert "\n" not in failure
-    right = result.of("right")
+    right = results["right"]
     assert [len(block) > 0 for block in right.blocks] == [True] * QUICK.rounds
     assert right.version == "1.0"
     assert right.error == 0
@@ -126,7 +127,7 @@ def test_table_and_json(
 def test_a_failed_baseline_leaves_no_ratio() -> None:
     good = Measurement("good", "Good", first_results=[(1.0, {})], blocks=[[1.0]])
     bad = Measurement("bad", "Bad", failure="does not load")
-    entry = to_json([Comparison("m", "bad", [bad, good], Spread(1, 1, 1))], QUICK)["models"][0]["engines"][1]
+    entry = to_json([Comparison("m", [bad, good], Spread(1, 1, 1))], QUICK)["models"][0]["engines"][1]
     assert entry["ratio"] is None
 
 

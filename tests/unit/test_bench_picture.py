@@ -18,7 +18,7 @@ def measurement(engine: str, *blocks: float, failure: str = "") -> Measurement:
 def test_every_engine_with_a_time_is_drawn() -> None:
     pytest.importorskip("matplotlib")
     engines = [measurement("byoc", 1.0, 2.0, 3.0), measurement("other", 4.0, 5.0), measurement("broken", failure="no")]
-    drawn = to_picture([Comparison("net", "byoc", engines, Spread(1.0, 1.0, 1.0))], Settings(), "svg").decode()
+    drawn = to_picture([Comparison("net", engines, Spread(1.0, 1.0, 1.0))], Settings(), "svg").decode()
     for words in ("net", "Byoc", "Other", "2 ms", "4.5 ms", "engines that failed are left out"):
         assert f"<!-- {words} -->" in drawn or words in drawn
     assert "<!-- Broken -->" not in drawn

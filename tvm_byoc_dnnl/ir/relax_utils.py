@@ -228,6 +228,11 @@ def with_functions(mod: tvm.IRModule, functions: Mapping[Any, Any]) -> tvm.IRMod
     return tvm.IRModule({**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
+def leaf_types(ty: Any) -> list[Any]:
+    """The types of a tuple, and of the tuples in it; else the type alone."""
+    return [leaf for field in ty.fields for leaf in leaf_types(field)] if is_a(ty, relax.TupleType) else [ty]
+
+
 def shape_dims(ty: Any) -> list[Any] | None:
     """Dims of a tensor type (``int`` or a ``tirx`` expression), ``None`` when the shape is unknown."""
     shape = ty.shape

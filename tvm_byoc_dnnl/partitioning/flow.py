@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..ir.functions import names_of_uses
-from ..ir.relax_utils import NODES_ATTR, codegen_of, composite_of, is_host_function, shape_dims, static_shape
+from ..ir.relax_utils import NODES_ATTR, codegen_of, composite_of, is_host_function, leaf_types, shape_dims
 from ..ir.tvm_compat import is_constant
 
 
@@ -88,7 +88,8 @@ class Flow:
     result: Source = ()
 
     def symbols(self) -> list[str]:
-        return sorted({name for n in self.nodes for name in _symbols(n.call.ty)})
+        tensors = (ty for n in self.nodes for ty in leaf_types(n.call.ty) if is_a(ty, relax.TensorType))
+        return sorted({dim.name for ty in tensors for dim in shape_dims(ty) or () if isinstance(dim, tirx.Var)})
 
 
 def nodes_of(source: Source) -> Iterator[Node]:
@@ -99,14 +100,6 @@ def nodes_of(source: Source) -> Iterator[Node]:
     elif isinstance(source, tuple):
         for part in source:
             yield from nodes_of(part)
-
-
-def _symbols(ty: Any) -> Iterator[str]:
-    if is_a(ty, relax.TupleType):
-        for part in ty.fields:
-            yield from _symbols(part)
-    elif is_a(ty, relax.TensorType) and static_shape(ty) is None:
-        yield from (d.name for d in shape_dims(ty) or () if isinstance(d, tirx.Var))
 
 
 def read_flow(mod: tvm.IRModule) -> Flow:

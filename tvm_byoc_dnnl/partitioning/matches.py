@@ -24,7 +24,7 @@ from tvm_ffi import structural_equal, structural_hash
 from ..core.tvm_fast import ByIdentity, is_a, items
 from ..core.verdict import Reject
 from ..ir.order import WritersBetween, in_order
-from ..ir.relax_utils import blocks_in, constant_numpy, global_var, is_op_call
+from ..ir.relax_utils import blocks_in, constant_numpy, global_var, is_op_call, leaf_types
 from ..ir.tvm_compat import call_of, is_constant, make_var, with_args
 from ..ir.walker import rewrite_blocks
 
@@ -123,7 +123,7 @@ class _Operands:
         if is_a(value, relax.TupleGetItem):
             return relax.TupleGetItem(self.of(value.tuple_value), value.index)
         args, ty = [self.of(arg) for arg in items(value.args)], value.ty
-        if not _is_known(ty):
+        if not all(is_a(leaf, relax.TensorType) and is_a(leaf.shape, relax.ShapeExpr) for leaf in leaf_types(ty)):
             return relax.BlockBuilder().normalize(with_args(value, args))  # its type may name a variable of the caller
         return with_args(value, args, ty)
 
@@ -156,12 +156,6 @@ def _composite(group: Group) -> tuple[relax.Function, list[Any]]:
 
 def _is_open(expr: Any) -> bool:
     return is_a(expr, relax.ShapeExpr) and not all(isinstance(dim, tvm.tirx.IntImm) for dim in expr.values)
-
-
-def _is_known(ty: Any) -> bool:
-    if is_a(ty, relax.TupleType):
-        return all(map(_is_known, ty.fields))
-    return is_a(ty, relax.TensorType) and is_a(ty.shape, relax.ShapeExpr)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ..core.files import workspace
 from ..core.own_process import apart
 from ..core.verdict import BrokenRegions, Failure, Reject, all_or_each, calling, describe
 from ..ir.fingerprint import fingerprint
-from ..ir.relax_utils import codegen_of, constant_numpy, constants_in, external_modules, is_host_function
+from ..ir.relax_utils import codegen_of, constant_numpy, constants_in, external_modules, is_host_function, leaf_types
 from ..ir.tvm_compat import constant_tensor
 from ..ir.walker import rewrite_blocks, rewrite_calls
 from .devices import with_residents
@@ -275,12 +275,8 @@ def _counted(module: tvm.runtime.Module, region: relax.Function) -> tvm.runtime.
     """A module of a library's own bytes that has its region's name, and knows the number of results for checks."""
     if not _is_blob(module):
         return module
-    results = _number_of_tensors(region.ret_ty)
+    results = len(leaf_types(region.ret_ty))
     return _native.function("tvm_byoc_dnnl.BlobNamed")(module, str(region.attrs["global_symbol"]), results)
-
-
-def _number_of_tensors(ty: Any) -> int:
-    return sum(map(_number_of_tensors, ty.fields)) if isinstance(ty, relax.TupleType) else 1
 
 
 def _is_blob(module: tvm.runtime.Module) -> bool:

@@ -57,7 +57,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _ratio(comparison: Comparison, each: Measurement) -> str:
-    baseline = comparison.of(comparison.baseline)
+    baseline = comparison.baseline
     if each is baseline:
         return "1"
     return "-" if baseline.failure else _spread(each.ratio(baseline))
@@ -91,7 +91,7 @@ def _caption(comparisons: Sequence[Comparison], settings: Settings) -> str:
 
 
 def to_table(comparisons: Sequence[Comparison], settings: Settings) -> Table:
-    baselines = dict.fromkeys(c.of(c.baseline).label for c in comparisons)
+    baselines = dict.fromkeys(c.baseline.label for c in comparisons)
     table = Table(caption=Text(_caption(comparisons, settings)), caption_justify="left")
     table.add_column("model")
     table.add_column("engine")
@@ -110,7 +110,7 @@ def to_table(comparisons: Sequence[Comparison], settings: Settings) -> Table:
 def _measurement(comparison: Comparison, each: Measurement) -> dict[str, Any]:
     entry: dict[str, Any] = {"engine": each.engine, "version": each.version, "failure": each.failure or None}
     if not each.failure:
-        baseline = comparison.of(comparison.baseline)
+        baseline = comparison.baseline
         entry |= {
             "ms": asdict(each.milliseconds()),
             "ratio": None if baseline.failure else asdict(each.ratio(baseline)),
@@ -138,7 +138,7 @@ def to_json(comparisons: Sequence[Comparison], settings: Settings) -> dict[str, 
         "models": [
             {
                 "model": c.model,
-                "baseline": c.baseline,
+                "baseline": c.baseline.engine,
                 "quiet": c.quiet,
                 "probe_ms": asdict(c.probe),
                 "engines": [_measurement(c, each) for each in c.measurements],
@@ -174,7 +174,7 @@ def to_picture(comparisons: Sequence[Comparison], settings: Settings, file_forma
         times = [m.milliseconds() for m in found]
         middle = [t.median for t in times]
         whiskers = [[t.median - t.low for t in times], [t.high - t.median for t in times]]
-        colours = ["#0b63c5" if m.engine == comparison.baseline else "#b9c2ce" for m in found]
+        colours = ["#0b63c5" if m is comparison.baseline else "#b9c2ce" for m in found]
         drawn = axes.barh([m.label for m in found], middle, 0.66, xerr=whiskers, color=colours, ecolor="#5c6675")
         axes.bar_label(drawn, [f"{v:,.0f} ms" if v >= 100 else f"{v:.3g} ms" for v in middle], padding=8, fontsize=9)
         axes.set_title(comparison.model + ("" if comparison.quiet else " (the machine was not quiet)"), loc="left")
@@ -232,7 +232,6 @@ def run(
     models: Sequence[Model],
     engines: Mapping[str, Engine],
     settings: Settings,
-    baseline: str | None = None,
     as_json: bool = False,
     inputs_of: Callable[[onnx.ModelProto], Mapping[str, np.ndarray]] = random_inputs,
     given: Mapping[str, np.ndarray] | None = None,
@@ -251,10 +250,10 @@ def run(
             def progress(what: str, share: float, number: int = number, name: str = model.name) -> None:
                 show(f"{name}: {what}", number + share)
 
-            if not console.is_terminal:
-                console.print(f"{model.name}: {', '.join(_able(engines, model))}")
             able = _able(engines, model)
-            comparisons.append(compare(model.name, path, inputs, able, settings, baseline, progress))
+            if not console.is_terminal:
+                console.print(f"{model.name}: {', '.join(able)}")
+            comparisons.append(compare(model.name, path, inputs, able, settings, progress))
     _show(to_table(comparisons, settings), to_json(comparisons, settings), as_json)
     if picture is not None:
         with written(picture) as aside:

@@ -45,10 +45,10 @@ def _environment(engine: Engine, threads: int) -> dict[str, str]:
 class EngineProcess(Worker):
     """One engine in a process of its own: thread pools that spin would slow each other down in one."""
 
-    def __init__(self, engine: Engine, threads: int) -> None:
+    def __init__(self, engine: Engine, threads: int, commands: type[Commands] = Commands) -> None:
         self.engine = engine
         self._threads = threads
-        super().__init__(Commands, _PATIENCE_S, _environment(engine, threads))
+        super().__init__(commands, _PATIENCE_S, _environment(engine, threads))
 
     def load(self, path: str, inputs: list[np.ndarray]) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
         """Version, seconds until the first result, that result, seconds by stage."""
@@ -64,14 +64,13 @@ class EngineProcess(Worker):
             raise WorkerError(f"outputs differ by {error:.1e}, accepted are {tolerance:.0e}")
         return version, error, seconds, stages
 
-    def time(self, warm_up: int, count: int, company: str = "", seconds: float = math.inf) -> list[float]:
-        """Milliseconds of each run; before each the process computes what the ``company`` says. Behind so many
-        ``seconds`` there are no more runs than a 95th percentile needs."""
-        return self.ask("time", warm_up, count, company, seconds)
+    def time(self, warm_up: int, count: int) -> list[float]:
+        """Milliseconds of each run."""
+        return self.ask("time", warm_up, count)
 
-    def serve(self, clients: int, seconds: float, blocking: bool = False) -> tuple[list[float], float]:
-        """``blocking`` clients are threads that call the engine, and do not submit a request."""
-        return self.ask("serve", clients, seconds, blocking)
+    def serve(self, clients: int, seconds: float) -> tuple[list[float], float]:
+        """Milliseconds of each request, and the seconds that all took."""
+        return self.ask("serve", clients, seconds)
 
 
 def reference_outputs(path: str, inputs: list[np.ndarray], threads: int) -> list[np.ndarray] | None:
@@ -161,15 +160,15 @@ class Measurement:
 
 @dataclass
 class Comparison:
-    """Every engine on one model."""
+    """Every engine on one model, beside the first one."""
 
     model: str
-    baseline: str
     measurements: list[Measurement]
     probe: Spread
 
-    def of(self, engine: str) -> Measurement:
-        return next(m for m in self.measurements if m.engine == engine)
+    @property
+    def baseline(self) -> Measurement:
+        return self.measurements[0]
 
     @property
     def failures(self) -> list[Measurement]:
@@ -255,10 +254,9 @@ def compare(
     inputs: Mapping[str, np.ndarray],
     engines: Mapping[str, Engine],
     settings: Settings | None = None,
-    baseline: str | None = None,
     progress: Progress = _no_progress,
 ) -> Comparison:
-    """Measure engines on one file, beside the ``baseline``, by default the first; one that fails says why."""
+    """Measure engines on one file, beside the first; one that fails says why."""
     settings = settings or Settings()
     values = list(inputs.values())
     with ExitStack() as stack:
@@ -278,8 +276,7 @@ def compare(
         work.load(path, [])
         probe = _Probe(work)
         _take_turns(everybody, probe, settings.rounds, progress)
-    results = [each.result for each in everybody]
-    return Comparison(model, baseline or results[0].engine, results, Spread.of(probe.samples))
+    return Comparison(model, [each.result for each in everybody], Spread.of(probe.samples))
 
 
 def _take_turns(everybody: Sequence[_Contestant], probe: _Probe, rounds: int, progress: Progress) -> None:

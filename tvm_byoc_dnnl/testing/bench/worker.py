@@ -11,24 +11,19 @@ from typing import Any
 import numpy as np
 
 from ...core.compilation import compiling, stage
-from .engines import ENGINES, Load, Run
-
-_LEAST = 20  # runs, of which a 95th percentile can be told
+from .engines import Load, Run
 
 
 class Commands:
     def __init__(self) -> None:
         self._run: Run
         self._inputs: list[np.ndarray] = []
-        self._model = "", 1
-        self._companions: dict[str, Callable[[], Any]] = {"": lambda: None}
 
     def load(
         self, loader: Callable[[], Load], path: str, threads: int, options: dict[str, Any], inputs: list[np.ndarray]
     ) -> tuple[str, float, list[np.ndarray], dict[str, float]]:
         """Version, seconds from the file to the first result (imports left out), that result, and seconds by stage."""
         load = loader()
-        self._model = path, threads
         start = time.perf_counter()
         with compiling() as compilation:
             self._run, version = load(path, threads, **options)
@@ -37,16 +32,8 @@ class Commands:
         self._inputs = inputs
         return version, time.perf_counter() - start, [np.array(o) for o in outputs], compilation.seconds
 
-    def time(self, warm_up: int, count: int, company: str, seconds: float) -> list[float]:
-        before = self._companion(company)
-        samples: list[float] = []
-        end = time.perf_counter() + seconds
-        while len(samples) < warm_up + min(count, _LEAST) or (
-            len(samples) < warm_up + count and time.perf_counter() < end
-        ):
-            before()
-            samples += self._timed(0.0)
-        return samples[warm_up:]
+    def time(self, warm_up: int, count: int) -> list[float]:
+        return [sample for _ in range(warm_up + count) for sample in self._timed(0.0)][warm_up:]
 
     def _timed(self, end: float) -> list[float]:
         """One run, and more until the clock is there."""
@@ -57,17 +44,7 @@ class Commands:
             samples.append((time.perf_counter() - start) * 1e3)
         return samples
 
-    def _companion(self, name: str) -> Callable[[], Any]:
-        """A matrix product of NumPy, or the same model in another engine."""
-        if name == "numpy":
-            matrix = np.random.default_rng(0).standard_normal((512, 512), dtype="float32")
-            return lambda: matrix @ matrix
-        if name not in self._companions:
-            other = ENGINES[name].loader()(*self._model)[0]
-            self._companions[name] = lambda: other(self._inputs)
-        return self._companions[name]
-
-    def _call_at_once(self, clients: int, seconds: float) -> tuple[list[float], float]:
+    def call_at_once(self, clients: int, seconds: float) -> tuple[list[float], float]:
         """Calls of so many threads, each behind a first one that no time counts."""
         ready = Barrier(clients)
 
@@ -82,10 +59,10 @@ class Commands:
         ended, done = time.perf_counter(), [each.result() for each in calls]
         return [sample for _, samples in done for sample in samples], ended - min(started for started, _ in done)
 
-    def serve(self, clients: int, seconds: float, blocking: bool) -> tuple[list[float], float]:
+    def serve(self, clients: int, seconds: float) -> tuple[list[float], float]:
         submit = getattr(self._run, "submit", None)
-        if blocking or submit is None:
-            return self._call_at_once(clients, seconds)
+        if submit is None:
+            return self.call_at_once(clients, seconds)
         started = time.perf_counter()
         latencies: list[float] = []
         waiting: dict[Future[Any], float] = {}
