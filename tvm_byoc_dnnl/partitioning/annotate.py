@@ -378,23 +378,18 @@ def _matched(
 
 
 def places_taken(
-    ns: Namespace,
-    mod: tvm.IRModule,
-    functions: Sequence[str],
-    calls: Convertible,
-    noted: Callable[[Mapping[str, relax.Function], Sequence[Fact], Places], None] | None = None,
-) -> Places:
-    """Which calls a namespace alone would take, see `laid_out`; ``noted`` gets what was asked and refused."""
+    ns: Namespace, mod: tvm.IRModule, functions: Sequence[str], calls: Convertible
+) -> tuple[Places, dict[str, relax.Function], list[Fact]]:
+    """Which calls a namespace alone would take, see `laid_out`; the functions it was asked about; what it refused."""
     searched = [mod.get_global_var(name) for name in functions]
     ready, made, facts = _matched(mod, searched, [ns.name], compilation_of(mod, [ns.name]))
-    left = {gv.name_hint: {var.name for var, _ in op_calls(made[gv.name_hint])} for gv in ready}
+    asked = {gv.name_hint: func for gv, func in ready.items()}
+    left = {name: {var.name for var, _ in op_calls(made[name])} for name in asked}
     places = {
-        gv.name_hint: {i for i, var in enumerate(calls.variables(func)) if var.name not in left[gv.name_hint]}
-        for gv, func in ready.items()
+        name: {i for i, var in enumerate(calls.variables(func)) if var.name not in left[name]}
+        for name, func in asked.items()
     }
-    if noted is not None:
-        noted({gv.name_hint: func for gv, func in ready.items()}, facts, places)
-    return places
+    return places, asked, facts
 
 
 def _reads_transposed(compiler: str) -> bool:

@@ -220,7 +220,7 @@ _RULES: Rules = {
 class VendorForms:
     """The forms in which namespaces want to see a model, one after the other; ``taken`` is `places_taken`."""
 
-    def __init__(self, canonical: tvm.transform.Pass, taken: Callable[..., Places]) -> None:
+    def __init__(self, canonical: tvm.transform.Pass, taken: Callable[..., Any]) -> None:
         self._canonical = canonical
         self._taken = taken
         self._settled: set[str] = set()  # layouts of those so far
@@ -265,10 +265,12 @@ class VendorForms:
         hosts = map(mod.get_global_var, functions)
         before = {name: calls.variables(mod[name]) for name in functions}
 
-        def noted(asked: Mapping[str, relax.Function], facts: Sequence[Fact], places: Places) -> None:
+        def taken(form: tvm.IRModule) -> Places:
+            places, asked, facts = self._taken(ns, form, functions, calls)
             self._facts += _of_pictures(ns, facts, before, asked, calls, places)
+            return places
 
-        made = laid_out(mod, hosts, ns.layouts, calls, lambda asked: self._taken(ns, asked, functions, calls, noted))
+        made = laid_out(mod, hosts, ns.layouts, calls, taken)
         return mod if made is mod else self._canonical(made)  # folds permutations of constants, and two that cancel
 
 

@@ -292,7 +292,7 @@ def _as_built(ns: Namespace, case: Case) -> Any:
     """The function in which calls have that layout that the backend takes, as in a build."""
 
     def taken(calls: Convertible, asked: tvm.IRModule) -> Places:
-        return places_taken(ns, asked, ["main"], calls)
+        return places_taken(ns, asked, ["main"], calls)[0]
 
     return case.main if ns.layouts is None else _laid_out(ns, taken, case.main)
 
