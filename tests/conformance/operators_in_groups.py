@@ -50,11 +50,12 @@ def detection() -> Iterator[Case]:
         inputs: list[Input] = [corners, scores, most, overlap, least]
         inputs[place] = np.asarray(inputs[place][0])
         yield Case(f"NonMaxSuppression given {limit}", "NonMaxSuppression", inputs, opset=11, judge="ort")
-    picture, batch = f(2, 3, 10, 12), i64(1, 0, 1)
-    boxes = np.array([[4, 4, 12, 12], [0.5, 1, 3, 2.2], [-3, 2, 30, 25]], "float32")
+    picture, batch = f(2, 3, 10, 12), i64(1, 0, 1, 0, 1)
+    # with half_pixel the last two have no samples
+    boxes = np.array([[4, 4, 12, 12], [0.5, 1, 3, 2.2], [-3, 2, 30, 25], [9, 8, 4, 2], [3, 3, 3, 3]], "float32")
     for transform in ("half_pixel", "output_half_pixel"):
-        for scale in (1.0, 0.5, 0.25):
-            for ratio in (0, 2, 3):
+        for scale in (1.0, 0.5):
+            for ratio in (0, 2):
                 how = {
                     "coordinate_transformation_mode": transform,
                     "spatial_scale": scale,

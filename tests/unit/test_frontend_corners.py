@@ -267,6 +267,18 @@ def test_splits_into_full_parts_stay() -> None:
     assert "split" in ops(to_relax(onnx_model([split], {"x": (5, 2)}, {"s": ints(2, 3)}, outputs=names)))
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_points_far_outside_read_no_memory_of_others(padding: str) -> None:
+    how = {"mode": "cubic", "padding_mode": padding, "align_corners": 1}
+    x, grid = np.ones((1, 2, 6, 1), "float32"), rand(1, 7, 1, 2)
+    grid[0, 1:, 0, 1] = [1e9, -1e20, 3e38, np.inf, -np.inf, np.nan]
+    model = onnx_model([node("GridSample", ["x", "g"], ["y"], **how)], {"x": x.shape, "g": grid.shape}, {}, opset=20)
+    got = byoc.Runner(byoc.compile(model))(x, grid)[0, 0, 1:, 0]
+    outside = 0.0 if padding == "zeros" else 1.0
+    np.testing.assert_allclose(got[:2], outside, atol=1e-6)
+    assert ((got == 0) | (got == 1) | np.isnan(got)).all()
+
+
 def test_boxes_that_overlap_by_just_the_threshold_stay() -> None:
     boxes = np.array([[[0, 0, 1, 2], [0, 0, 1, 1], [0, 0, 1, 1.9]]], "float32")  # overlaps of 0.5 and 0.95
     scores = np.array([[[0.9, 0.8, 0.7]]], "float32")

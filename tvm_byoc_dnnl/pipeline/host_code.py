@@ -25,7 +25,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, te, tirx
 from tvm.support import cc
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_walk
 
 from ..core import _native
 from ..core.errors import ExportError
@@ -108,20 +108,34 @@ def StartReductions(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
 
 
 def _is_open(func: tirx.PrimFunc) -> bool:
-    root = getattr(func.body, "block", None)  # what is written as statements has none of this name
-    dims = (dim for p in func.params for dim in items(getattr(p, "shape", ())))
-    return root is not None and root.name_hint == "root" and not all(is_a(dim, tirx.IntImm) for dim in dims)
+    root, found = getattr(func.body, "block", None), []  # what is written as statements has none of this name
+    if root is None or root.name_hint != "root":
+        return False
+
+    def look(axis: tirx.IterVar) -> None:
+        if _is_reduced(axis) and not is_a(axis.dom.extent, tirx.IntImm):
+            found.append(axis)
+
+    structural_walk(func.body, [(tirx.IterVar, look)])
+    return bool(found)
+
+
+def _is_reduced(axis: tirx.IterVar) -> bool:
+    return axis.iter_type == tirx.IterVar.CommReduce
 
 
 def _started(func: tirx.PrimFunc) -> tirx.PrimFunc:
     schedule = s_tir.Schedule(func)
-    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+    waiting = [schedule.get_sblock("root")]
+    while waiting:
+        block = waiting.pop()
+        waiting += schedule.get_child_blocks(block)  # a block of its own has loops whose lengths are read
         made, loops = schedule.get(block), schedule.get_loops(block)
-        reduced = [i for i, v in enumerate(items(made.iter_vars)) if v.iter_type == tirx.IterVar.CommReduce]
-        if made.init is None or len(loops) != len(made.iter_vars):  # a schedule of the user's
+        reduced = [i for i, axis in enumerate(items(made.iter_vars)) if _is_reduced(axis)]
+        if made.init is None or len(loops) not in (len(made.iter_vars), len(reduced)):  # a schedule of the user's
             continue
         if any(not is_a(made.iter_vars[i].dom.extent, tirx.IntImm) for i in reduced):
-            schedule.decompose_reduction(block, loops[reduced[0]])
+            schedule.decompose_reduction(block, loops[reduced[0] if len(loops) > len(reduced) else 0])
     return schedule.mod["main"]
 
 

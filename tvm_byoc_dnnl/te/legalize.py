@@ -34,7 +34,7 @@ from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
 from ..ir.relax_utils import constant_numpy, shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of, is_constant
-from .nan import clip, extreme, is_nan, max_pool, not_equal, of_two, relu
+from .nan import clip, extreme, grid_sample, is_nan, max_pool, not_equal, of_two, relu
 
 _OPAQUE = 8  # TVM's kind of a function that is fused with nothing
 
@@ -424,7 +424,8 @@ MENDED: dict[str, Legalization] = {
     "relax.nn.softplus": _computed_in("relax.nn.softplus", _NARROW),
     # TVM's results of 16 bits are of float32.
     "relax.nn.batch_norm": _computed_in("relax.nn.batch_norm", _ALL_BUT_DOUBLE),
-    **{f"relax.{name}": _computed_in(f"relax.{name}", _NARROW) for name in ("image.grid_sample", "vision.roi_align")},
+    "relax.image.grid_sample": _computed_in("relax.image.grid_sample", _NARROW, by_compute("grid_sample", grid_sample)),
+    "relax.vision.roi_align": _computed_in("relax.vision.roi_align", _NARROW),
     # TVM has none of bfloat16.
     **{f"relax.{name}": _computed_in(f"relax.{name}", _BFLOAT16) for name in ("log_add_exp", "power")},
     **{f"relax.{name}": _computed_in(f"relax.{name}", _BFLOAT16, default_of(f"relax.{name}")) for name in _TESTS},

@@ -1,11 +1,15 @@
 """Computes of operators in which TVM takes a NaN for a number: here, as in ONNX, it stays, and is equal to nothing.
 
 In host code, a cast to bfloat16 rounds the number before: TVM leaves the cast out where the kernel goes on in float32.
+Where TVM makes places of such numbers, or of infinite ones, it reads memory of others: `grid_sample`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import product
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -161,3 +165,71 @@ def not_equal(attrs: Any, first: te.Tensor, second: te.Tensor) -> te.Tensor:
         return tirx.any(usual[at], *nans)
 
     return te.compute(usual.shape, one, tag=topi.tag.BROADCAST)
+
+
+def grid_sample(attrs: Any, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
+    """Of each axis first the elements that each point reads, -1 for none, and their weights."""
+    method, dtype, layout = str(attrs.method), dtype_of(data), str(attrs.layout)
+    usual = "NC" + "".join(axis for axis in "DHW" if axis in layout)
+    if layout != usual:
+        data = topi.transpose(data, [layout.index(axis) for axis in usual])
+    spatial, count = data.shape[2:], {"nearest": 1, "bicubic": 4}.get(method, 2)
+    zero, one, half = (tirx.const(value, dtype) for value in (0.0, 1.0, 0.5))
+    points = (grid.shape[0], *grid.shape[2:])
+
+    def bounded(x: Any, last: Any) -> Any:
+        if attrs.padding_mode == "reflection":
+            start, twice = (zero, last * 2.0) if attrs.align_corners else (-half, (last + one) * 2.0)
+            twice = tirx.max(twice, one)  # the only element is 0
+            x = start + tirx.abs(x - start - tirx.nearbyint((x - start) / twice) * twice)
+        return x if attrs.padding_mode == "zeros" else tirx.max(tirx.min(x, last), zero)
+
+    def weight(x: Any) -> Any:
+        if method != "bicubic":
+            return one if method == "nearest" else one - x
+        a = tirx.const(-0.75, dtype)
+        near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+        return tirx.Select(x <= one, near, (((x - 5.0) * x + 8.0) * x - 4.0) * a)
+
+    def along(axis: int) -> tuple[te.Tensor, te.Tensor]:
+        last = tirx.Cast(dtype, spatial[axis]) - one
+
+        def place(n: Any, *at: Any) -> Any:
+            x = tirx.Cast(dtype, grid(n, len(spatial) - 1 - axis, *at)) + one
+            x = x * last * half if attrs.align_corners else x * (last + one) * half - half
+            return x if method == "bicubic" else bounded(x, last)
+
+        def offset(k: Any) -> Any:
+            return tirx.Cast(dtype, k - (count - 1) // 2)
+
+        def read(*at: Any) -> Any:
+            x = firsts(*at[:-1]) + offset(at[-1])
+            return bounded(x, last) if method == "bicubic" else x
+
+        def element(*at: Any) -> Any:  # an infinite one, or none, is outside
+            is_inside = tirx.all(reads(*at) >= zero, reads(*at) <= last)
+            return tirx.Cast("int64", tirx.Select(is_inside, reads(*at), -one))
+
+        def part(*at: Any) -> Any:
+            distance = tirx.abs(offset(at[-1]) - (places(*at[:-1]) - firsts(*at[:-1])))
+            return tirx.Select(elements(*at) >= 0, weight(distance), zero)
+
+        whole = tirx.nearbyint if method == "nearest" else tirx.floor
+        places = te.compute(points, place, name="places")
+        firsts = te.compute(points, lambda *at: whole(places(*at)), name="firsts")
+        reads = te.compute((*points, count), read, name="reads")
+        elements = te.compute(reads.shape, element, name="elements")
+        return elements, te.compute(reads.shape, part, name="weights")
+
+    axes = [along(axis) for axis in range(len(spatial))]
+
+    def sampled(n: Any, c: Any, *at: Any) -> Any:
+        total = zero
+        for taps in product(range(count), repeat=len(axes)):
+            elements = [elements(n, *at, k) for (elements, _), k in zip(axes, taps, strict=True)]
+            value = tirx.if_then_else(tirx.all(*(i >= 0 for i in elements)), data(n, c, *elements), zero)
+            total = total + reduce(mul, [weights(n, *at, k) for (_, weights), k in zip(axes, taps, strict=True)], value)
+        return total
+
+    made = te.compute((*data.shape[:2], *grid.shape[2:]), sampled, name="grid_sample")
+    return made if layout == usual else topi.transpose(made, [usual.index(axis) for axis in layout])

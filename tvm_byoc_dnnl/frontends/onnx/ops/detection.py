@@ -12,7 +12,7 @@ from ..dim import Size, max_of, min_of, product
 from ..emit import Emit
 from ..table import operator
 from ..value import Node, Value, whole
-from .computed import asked, computed, int64, lowest, within, written
+from .computed import asked, computed, int64, within, written
 from .ordering import keys
 from .shapes import ints_of
 
@@ -116,17 +116,20 @@ def _largest_of_boxes(
         def number(value: Any) -> Any:
             return tirx.const(value, dtype) if isinstance(value, float) else tirx.Cast(dtype, value)
 
+        def along(i: Any, axis: int) -> tuple[Any, Any, Any]:
+            """Where a box begins, how long a bin is, and how many samples it has: none if it is turned around."""
+            first, last = (rois(i, a) * number(scale) - number(0.5 if is_half else 0.0) for a in (axis, axis + 2))
+            length = last - first if is_half else tirx.max(last - first, number(1.0))
+            step = length / number(size[1 - axis])
+            return first, step, tirx.const(ratio, "int64") if ratio > 0 else tirx.ceil(step).astype("int64")
+
         def element(i: Any, c: Any, ph: Any, pw: Any) -> Any:
-            offset, picture = 0.5 if is_half else 0.0, within(numbers(i), data.shape[0])
-            places, grids = [], []
+            picture, places, grids = within(numbers(i), data.shape[0]), [], []
             for axis, place in ((1, ph), (0, pw)):
-                first, last = (rois(i, a) * number(scale) - number(offset) for a in (axis, axis + 2))
-                length = last - first if is_half else tirx.max(last - first, number(1.0))
-                step = length / number(size[1 - axis])
-                grid = tirx.const(ratio, "int64") if ratio > 0 else tirx.ceil(step).astype("int64")
-                along = te.reduce_axis((int64(0), grid), "xy"[1 - axis])
-                places.append(first + number(place) * step + (number(along) + number(0.5)) * step / number(grid))
-                grids.append(along)
+                first, step, grid = along(i, axis)
+                sample = te.reduce_axis((int64(0), grid), "xy"[1 - axis])
+                places.append(first + number(place) * step + (number(sample) + number(0.5)) * step / number(grid))
+                grids.append(sample)
             outside = tirx.any(*(tirx.any(p < -1.0, p > number(n)) for p, n in zip(places, data.shape[2:])))
             ways = []
             for p, n in zip(places, data.shape[2:], strict=True):
@@ -139,11 +142,12 @@ def _largest_of_boxes(
             value = tirx.max(tirx.max(corners[0], corners[1]), tirx.max(corners[2], corners[3]))
             return te.max(tirx.if_then_else(outside, number(0.0), value), axis=grids)
 
+        def found(i: Any, *at: Any) -> Any:
+            is_empty = tirx.any(*(along(i, axis)[2] <= 0 for axis in (0, 1)))
+            return tirx.Select(is_empty, number(0.0), largest(i, *at))
+
         largest = te.compute((rois.shape[0], data.shape[1], *size), element, name="largest_of_boxes")
-        least = tirx.const(lowest(dtype), dtype)  # of a bin without a sample
-        return te.compute(
-            largest.shape, lambda *at: tirx.Select(largest(*at) == least, number(0.0), largest(*at)), name="roi_align"
-        )
+        return te.compute(largest.shape, found, name="roi_align")
 
     return computed(e, "roi_align_max", compute, x, boxes, batch)
 
