@@ -310,11 +310,21 @@ def _rows(graph: PortableGraph, tensor: int, is_transposed: bool, before: Node, 
         else:
             tensor = graph.insert("reshape", [few], apart, "float32", before).outputs[0]
         break
+    tensor = _as_kept(graph, tensor)
     if not is_transposed:
         return tensor
-    shape = graph.tensors[tensor].shape
+    shape, dtype = graph.tensors[tensor].shape, graph.tensors[tensor].dtype
     rows = (*shape[:-2], shape[-1], shape[-2])
-    return graph.insert("permute", [tensor], rows, "float32", before, axes=swapped).outputs[0]
+    return graph.insert("permute", [tensor], rows, dtype, before, axes=swapped).outputs[0]
+
+
+def _as_kept(graph: PortableGraph, tensor: int) -> int:
+    """Keys or values in the narrower dtype in which they are there for others, as a cache is: attention reads both."""
+    node = graph.nodes.producer(tensor)
+    if node is None or node.kind != "reorder" or node.is_scaled or node.post_ops:
+        return tensor
+    kept = node.inputs[0]
+    return kept if graph.tensors[kept].dtype in _CACHES and not is_read_once(graph, kept) else tensor
 
 
 def _before_repeat(graph: PortableGraph, node: Node) -> int | None:

@@ -132,6 +132,34 @@ def test_one_plan_serves_all_lengths(model: onnx.ModelProto, runner: Runner) -> 
     assert _plans(runner) == made
 
 
+def test_a_narrow_cache_that_attention_in_float32_reads() -> None:
+    """PyTorch decomposes attention of float16 and bfloat16 into casts, and products of float32."""
+    of_steps = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[1, 2, S, 4] q, float16[1, 2, S, 4] k, float16[1, 2, P, 4] past)
+            => (float[1, 2, S, 4] y, float16[1, 2, T, 4] all) {
+            all = Concat <axis = 2> (past, k)
+            wide = Cast <to = 1> (all)
+            turned = Transpose <perm = [0, 1, 3, 2]> (wide)
+            scores = MatMul (q, turned)
+            shares = Softmax <axis = -1> (scores)
+            y = MatMul (shares, wide)
+        }"""
+    )
+    rng, run = np.random.default_rng(0), Runner(compile(of_steps))
+    rows = [np.zeros((1, 2, 0, 4), "float16")]
+    for tokens in (5, 1, 1):
+        q, k = (rng.standard_normal((1, 2, tokens, 4), dtype="float32") for _ in range(2))
+        y, grown = run(q, k.astype("float16"), rows[-1])
+        want = np.concatenate([rows[-1], k.astype("float16")], 2)
+        shares = np.exp(q.astype("float64") @ want.astype("float64").swapaxes(2, 3))
+        wanted = shares / shares.sum(-1, keepdims=True) @ want.astype("float64")
+        assert_right(y, wanted.astype("float32"), 1e-5)
+        assert np.array_equal(grown, want)
+        rows.append(grown)
+    assert np.shares_memory(rows[-1], rows[-2])
+
+
 def test_two_continuations_of_one_cache(model: onnx.ModelProto, runner: Runner) -> None:
     """As in a beam search: the second one copies, and nothing that a caller holds changes."""
     start = _step(model, runner, 5, None)
