@@ -38,8 +38,9 @@ def outcome(op: str, inputs: list[np.ndarray], count: int, judge: Any, opset: in
     got: list[np.ndarray] = []
     for is_open in (False, True):
         kept = 1 if op == "DFT" else 0  # of the last axes: parts of a number
+        least = 1 if op == "Slice" else 2  # the rank of what is open: the known axes say how many bounds there are
         shapes = {
-            n: [f"{n}_{i}" if is_open and 1 < a.ndim > i + kept else d for i, d in enumerate(a.shape)]
+            n: [f"{n}_{i}" if is_open and least <= a.ndim > i + kept else d for i, d in enumerate(a.shape)]
             for n, a in feeds.items()
             if n not in known
         }

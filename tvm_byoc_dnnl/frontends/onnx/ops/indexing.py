@@ -103,7 +103,9 @@ def _strided(
 
 def _sliced_in_call(e: Emit, node: Node, x: Value, dims: Sequence[Size]) -> Value:
     """A slice of which only a call knows the bounds; the axes must be known."""
-    count, axes = length_of(node, 1, "the starts"), node.ints(3, "the axes")
+    lists = {i: v.sizes[0] for i, v in enumerate(node.inputs) if i and v is not None and v.rank == 1}
+    known = next((i for i, length in lists.items() if isinstance(length, int)), 1)  # all are as long
+    count, axes = length_of(node, known, "the starts"), node.ints(3, "the axes")
     along = [int(a) % len(dims) for a in (range(count) if axes is None else axes)]
     rows = []
     for i, rest in ((1, [0] * len(dims)), (2, list(dims)), (4, [1] * len(dims))):
