@@ -20,7 +20,7 @@ from tvm_byoc_dnnl.runtime.comparison import gap
 from tvm_byoc_dnnl.testing.bench import Load, Throughput, _table, choose_engines, measure_throughput, run, to_json
 from tvm_byoc_dnnl.testing.bench.engines import ENGINES, Engine
 from tvm_byoc_dnnl.testing.bench.measure import Comparison, Measurement, Settings, Spread, _Contestant, _Probe, compare
-from tvm_byoc_dnnl.testing.models import Model, find_model, random_inputs
+from tvm_byoc_dnnl.testing.models import Model, find_model, random_inputs, saved
 
 FAKES = {
     "right": "",
@@ -214,3 +214,13 @@ def test_made_up_integers_choose_rows_that_a_table_has(axis: int, rows: int) -> 
     model = onnx_model([gather], {"i": (50,)}, {"t": table}, dtypes={"i": TensorProto.INT64})
     values = random_inputs(model)["i"]
     assert values.min() == 0 and values.max() == min(rows, 10) - 1
+
+
+def test_rows_of_a_batch() -> None:
+    """As many of what was given, again and again; and shapes that leave the rows open."""
+    made = onnx_model([node("Relu", ["x"], ["y"])], {"x": ("n", "w")})
+    x = np.array([[1, 2], [3, 4]], "float32")
+    ((_, given, _),) = saved([Model("m", lambda: made)], {}, {"x": x}, batch=3)
+    np.testing.assert_array_equal(given["x"], [[1, 2], [3, 4], [1, 2]])
+    ((_, drawn, _),) = saved([Model("m", lambda: made)], {"x": ["n", 5]}, batch=3)
+    assert drawn["x"].shape == (3, 5)

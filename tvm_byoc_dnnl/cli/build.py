@@ -289,8 +289,6 @@ def bench(
     if throughput:
         if picture is not None:
             raise InputError("--picture draws the times of single calls; leave it out with --throughput")
-        if batch and (shapes or arrays):
-            raise InputError("--batch gives the shapes of random inputs; leave out --shape and --inputs")
         turns = rounds or 5
         turn = 2.0 if seconds is None else seconds / turns
         combined = product(threads or [1], streams or [0], batch or [0])

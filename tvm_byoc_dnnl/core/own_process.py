@@ -155,12 +155,10 @@ def answer(commands: Any) -> None:
     """In a worker: answer questions by the methods of ``commands``, until the pipe closes."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the parent's is for results, and libraries print
     pipe = Connection(int(sys.argv[1]))
-    while True:
-        try:
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
             question, arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send(("", getattr(commands, question)(*arguments)))
-        except Exception as error:
-            pipe.send((f"{type(error).__name__}: {first_line(error)}", None))
+            try:
+                pipe.send(("", getattr(commands, question)(*arguments)))
+            except Exception as error:
+                pipe.send((f"{type(error).__name__}: {first_line(error)}", None))

@@ -216,9 +216,12 @@ def saved(
             if model.library is not None:
                 with load(model.library, runtime="tvm") as runner:
                     known: dict[str, Sequence[int | str]] = {i.name: i.shape or () for i in runner.inputs}
-                    wanted = {**known, **(shapes or _batched(model.name, known, batch))}
-                    sizes = {name: [d if isinstance(d, int) else 1 for d in dims] for name, dims in wanted.items()}
-                    tensors = runner.random_tensors(0, sizes) if given is None else runner.tensors((), given)
+                    asked = _batched(model.name, known, shapes, batch)
+                    sizes = {
+                        n: [d if isinstance(d, int) else 1 for d in dims] for n, dims in {**known, **asked}.items()
+                    }
+                    rows = None if given is None else _rows(given, asked, batch)
+                    tensors = runner.random_tensors(0, sizes) if rows is None else runner.tensors((), rows)
                     inputs = {i.name: tensor.numpy() for i, tensor in zip(runner.inputs, tensors, strict=True)}
                 yield model, inputs, str(model.library)
                 continue
@@ -228,28 +231,41 @@ def saved(
             }
             constants = {t.name for t in proto.graph.initializer}
             open_dims = {name: sizes for name, sizes in dims.items() if name not in constants}
-            proto = fix_shapes(proto, shapes or _batched(model.name, open_dims, batch))
+            asked = _batched(model.name, open_dims, shapes, batch)
+            proto = fix_shapes(proto, asked)
             path = Path(folder, f"{model.name}.onnx")
             onnx.save(proto, path)
             drawn = inputs_of(proto)
-            yield model, drawn if given is None else _ordered(given, drawn, model.name), str(path)
+            rows = None if given is None else _ordered(_rows(given, asked, batch), drawn, model.name)
+            yield model, drawn if rows is None else rows, str(path)
             path.unlink()
 
 
 def _batched(
-    model: str, dims: Mapping[str, Sequence[int | str]], batch: int | None
+    model: str,
+    dims: Mapping[str, Sequence[int | str]],
+    shapes: Mapping[str, Sequence[int | str]],
+    batch: int | None,
 ) -> Mapping[str, Sequence[int | str]]:
-    """Shapes of the inputs whose first dim is open, with ``batch`` rows."""
+    """These shapes, with ``batch`` rows for the inputs whose first dim they leave open."""
     if batch is None:
-        return {}
+        return shapes
     found = {
         name: [batch, *(size or f"{name}_{axis}" for axis, size in enumerate(sizes[1:], 1))]
-        for name, sizes in dims.items()
+        for name, sizes in {**dims, **shapes}.items()
         if len(sizes) and not isinstance(sizes[0], int)
     }
     if not found:
         raise InputError(f"{model} has no input whose first dim is open, for --batch; compile it with an open one")
-    return found
+    return {**shapes, **found}
+
+
+def _rows(
+    given: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int | str]], batch: int | None
+) -> Mapping[str, np.ndarray]:
+    """As many rows as a batch has, of arrays whose rows are used again and again."""
+    is_batch = {name for name, sizes in shapes.items() if len(sizes) and sizes[0] == batch}
+    return {n: np.resize(a, (batch, *a.shape[1:])) if n in is_batch else a for n, a in given.items()}
 
 
 def _ordered(given: Mapping[str, np.ndarray], names: Collection[str], model: str) -> dict[str, np.ndarray]:
