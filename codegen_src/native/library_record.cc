@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "native/library_record.h"
 
+#include <elf.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -19,11 +21,7 @@ constexpr std::string_view kMagic = "tvm_byoc_dnnl checksum 1";
 constexpr size_t kEnd = sizeof(uint32_t) + kMagic.size();
 // The names of the symbols of plain weights begin with this.
 constexpr std::string_view kWeights = "tvm_byoc_weights_";
-constexpr std::string_view kElf = "\177ELF";
-
-// System V ABI, chapters 4 and 5, for 64-bit files: sizes of the header and of the tables' rows.
-constexpr size_t kHeader = 64, kSection = 64, kSymbol = 24, kSegment = 56;
-constexpr uint32_t kUnused = 0, kNoBits = 8, kDynamicSymbols = 11;
+constexpr std::string_view kElf = ELFMAG;
 
 struct Record {
   std::vector<uint64_t> bytes, skip, checksum, weights;
@@ -40,10 +38,20 @@ struct Record {
          "(by strip, patchelf ...); copy or export it again");
 }
 
-/// A number of a table; throws Error(kArtifact) behind the end of the data.
-template <typename Integer>
-Integer Field(std::string_view data, uint64_t at) {
-  return ByteReader(data.substr(std::min<uint64_t>(at, data.size()))).Read<Integer>();
+/// Of bytes of a file; throws Error(kArtifact) behind the end of the data.
+template <typename Row>
+Row At(std::string_view data, uint64_t at) {
+  Row row;
+  const std::string_view rest = data.substr(std::min<uint64_t>(at, data.size()));
+  std::memcpy(&row, ByteReader(rest).Take(sizeof(row)).data(), sizeof(row));
+  return row;
+}
+
+template <typename Row>
+std::vector<Row> Table(std::string_view data, uint64_t at, uint64_t count) {
+  std::vector<Row> rows;
+  for (uint64_t i = 0; i < count; ++i) rows.push_back(At<Row>(data, at + i * sizeof(Row)));
+  return rows;
 }
 
 /// The numbers of one member of the record, which has no other members but its key.
@@ -67,7 +75,7 @@ std::optional<Record> Find(std::string_view data) {
   if (data.size() < kEnd || data.substr(data.size() - kMagic.size()) != kMagic) return {};
   Record record;
   const size_t end = data.size() - kEnd;
-  const size_t length = Field<uint32_t>(data, end);
+  const size_t length = At<uint32_t>(data, end);
   if (length > end) return record;
   const std::string_view text = data.substr(end - length, length);
   record.bytes = NumbersOf(text, "bytes");
@@ -141,41 +149,41 @@ bool IsSound(std::string_view data) {
   auto inside = [&](uint64_t begin, uint64_t bytes) {
     return begin <= data.size() && bytes <= data.size() - begin;
   };
-  const auto segments = Field<uint64_t>(data, 32), sections = Field<uint64_t>(data, 40);
-  const uint64_t segment_count = Field<uint16_t>(data, 56), count = Field<uint16_t>(data, 60);
-  if (!inside(sections, count * kSection) || !inside(segments, segment_count * kSegment))
+  const auto header = At<Elf64_Ehdr>(data, 0);
+  if (!inside(header.e_shoff, header.e_shnum * sizeof(Elf64_Shdr)) ||
+      !inside(header.e_phoff, header.e_phnum * sizeof(Elf64_Phdr)))
     return false;
-  bool has_symbols = count == 0;
-  for (uint64_t row = sections; row < sections + count * kSection; row += kSection) {
-    const auto type = Field<uint32_t>(data, row + 4);
-    has_symbols |= type == kDynamicSymbols;
-    if (type != kUnused && type != kNoBits &&
-        !inside(Field<uint64_t>(data, row + 24), Field<uint64_t>(data, row + 32)))
+  bool has_symbols = header.e_shnum == 0;
+  for (const Elf64_Shdr& section : Table<Elf64_Shdr>(data, header.e_shoff, header.e_shnum)) {
+    has_symbols |= section.sh_type == SHT_DYNSYM;
+    if (section.sh_type != SHT_NULL && section.sh_type != SHT_NOBITS &&
+        !inside(section.sh_offset, section.sh_size))
       return false;
   }
-  for (uint64_t row = segments; row < segments + segment_count * kSegment; row += kSegment) {
-    if (!inside(Field<uint64_t>(data, row + 8), Field<uint64_t>(data, row + 32))) return false;
+  for (const Elf64_Phdr& segment : Table<Elf64_Phdr>(data, header.e_phoff, header.e_phnum)) {
+    if (!inside(segment.p_offset, segment.p_filesz)) return false;
   }
-  return segment_count > 0 && has_symbols;
+  return header.e_phnum > 0 && has_symbols;
 }
 
 /// The weights that a library exports as data.
 std::vector<ByteRange> ExportedWeights(std::string_view data) {
-  const auto sections = Field<uint64_t>(data, 40);
-  auto section = [&](uint64_t number) { return sections + number * kSection; };
+  const auto header = At<Elf64_Ehdr>(data, 0);
+  auto section = [&](uint64_t number) {
+    return At<Elf64_Shdr>(data, header.e_shoff + number * sizeof(Elf64_Shdr));
+  };
   std::vector<ByteRange> found;
-  for (uint64_t i = 0; i < Field<uint16_t>(data, 60); ++i) {
-    if (Field<uint32_t>(data, section(i) + 4) != kDynamicSymbols) continue;
-    const auto names = Field<uint64_t>(data, section(Field<uint32_t>(data, section(i) + 40)) + 24);
-    const auto table = Field<uint64_t>(data, section(i) + 24);
-    const auto bytes = Field<uint64_t>(data, section(i) + 32);
-    for (uint64_t symbol = table; symbol + kSymbol <= table + bytes; symbol += kSymbol) {
-      const uint64_t name = names + Field<uint32_t>(data, symbol);
+  for (uint64_t i = 0; i < header.e_shnum; ++i) {
+    const Elf64_Shdr table = section(i);
+    if (table.sh_type != SHT_DYNSYM) continue;
+    const uint64_t names = section(table.sh_link).sh_offset;
+    for (const Elf64_Sym& symbol :
+         Table<Elf64_Sym>(data, table.sh_offset, table.sh_size / sizeof(Elf64_Sym))) {
+      const uint64_t name = names + symbol.st_name;
       if (name > data.size() || data.substr(name, kWeights.size()) != kWeights) continue;
-      const uint64_t home = section(Field<uint16_t>(data, symbol + 6));
-      const uint64_t begin = Field<uint64_t>(data, symbol + 8) - Field<uint64_t>(data, home + 16) +
-                             Field<uint64_t>(data, home + 24);
-      found.emplace_back(begin, begin + Field<uint64_t>(data, symbol + 16));
+      const Elf64_Shdr home = section(symbol.st_shndx);
+      const uint64_t begin = symbol.st_value - home.sh_addr + home.sh_offset;
+      found.emplace_back(begin, begin + symbol.st_size);
     }
   }
   std::sort(found.begin(), found.end());
@@ -210,10 +218,11 @@ std::string RecordOf(std::string_view* data, const std::string& key) {
 }
 
 void CheckHeaders(std::string_view data, const std::string& path) {
-  if (data.size() < kHeader || data.substr(0, kElf.size()) != kElf)
+  if (data.size() < sizeof(Elf64_Ehdr) || data.substr(0, kElf.size()) != kElf)
     Refuse(path, "no ELF file; expected what export_library or `tvm-byoc compile` wrote");
-  uint64_t needed = Field<uint64_t>(data, 40);
-  const uint64_t table = uint64_t{Field<uint16_t>(data, 58)} * Field<uint16_t>(data, 60);
+  const auto header = At<Elf64_Ehdr>(data, 0);
+  uint64_t needed = header.e_shoff;
+  const uint64_t table = uint64_t{header.e_shentsize} * header.e_shnum;
   needed += std::min(table, std::numeric_limits<uint64_t>::max() - needed);
   if (data.size() < needed) {  // the section headers are at the end
     Refuse(path, Cat("it has ", data.size(), " bytes, its header says ", needed,
