@@ -104,6 +104,7 @@ std::vector<Candidate> OfferElementwise(const Candidate& primitive, const Loweri
       });
   std::optional<byoc_elementwise_params> p = PixelsOf(dst.md, has_channels, *isa);
   if (!p) return {};
+  p->threads = values.machine().ThreadsFor(p->count, "wake_elementwise");
   p->operations = static_cast<int64_t>(described->size());
   for (byoc_post_op& operation : *described) {
     operation.strides = {0, p->channels, 0, 0, p->channels};

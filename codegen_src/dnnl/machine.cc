@@ -27,54 +27,13 @@ constexpr char kCompiledIn[] =
 #include "machines.inc"
     ;
 constexpr const char* kDTypes[] = {"float32", "bfloat16", "int8"};
-/// Numbers of a machine that its description or its base has, in the order of the alphabet.
-constexpr const char* kLimits =
-    "amx_moved "     // times that a byte of Winograd's V and M costs beside one of weights, on AMX
-    "amx_nearer "    // times as fast as from beyond it weights come from the near cache, on AMX
-    "amx_products "  // of parts on AMX in the time of a byte of weights
-    "block_alone "   // part of the near cache that V and M of a block take, alone there
-    "block_beside "  // the same beside weights that stay there
-    "block_beside_kb "  // and at least
-    "block_kb "         // of tiles of Winograd's algorithm, where the second-level cache is smaller
-    "block_late "       // the same where weights are transformed
-    "byte_ps "          // to read one of the weights, where a batch is computed in parts
-    "excess "           // the part that a plan may cost more whose weights are packed already
-    "groups_channels "  // for which the kernel of groups is offered
-    "integer_block "    // part of the second-level cache for a block of integers
-    "integer_tiles "    // channels, fewer of which are not computed in tiles of integers
-    "late_points "      // of a byte of weights, for a byte of their points
-    "late_source "      // vectors that take as long as reading one of a source that is in no cache
-    "late_weights "     // and as transforming one of weights in a call
-    "long_row "         // pixels of the rows that the direct convolution makes of an image
-    "moved "            // times that a byte of V and M costs
-    "moved_far "        // and where they are in no cache
-    "narrow_outputs "   // of a group, fewer of which oneDNN computes more slowly
-    "packing_rows "     // of a product for which packing the weights in each call does not pay
-    "picture_channels "   // the most that a picture has
-    "picture_taps "       // weights of an output, more of which take as long as those of any image
-    "plan_us "            // to make a plan, for each node
-    "reference "          // times that oneDNN's reference implementations take
-    "repacked "           // times by which weights in another form must be faster
-    "shuffled_channels "  // of a group, fewer of which pay where a shuffle is spared
-    "split_copy "         // part of the second-level cache for the parts of a source
-    "start_us "           // to run a plan, for each node
-    "stays "              // part of the near cache that is only read, and stays
-    "thin_channels "      // of a group, fewer of which are no product of matrices
-    "wait_kb "            // read while threads wait for a source that they transformed together
-    "wake_batch_norm "    // numbers, fewer of which are not worth waking another thread
-    "wake_direct "        // multiplications, fewer of which are not: of the direct convolution,
-    "wake_groups "        // the kernel of groups, integers,
-    "wake_integer "
-    "wake_normalize "  // (numbers)
-    "wake_product "    // products of matrices,
-    "wake_recurrent "  // recurrent layers,
-    "wake_split "      // products on AMX,
-    "wake_step "       // and a step of a recurrent layer, for which threads wait for each other
-    "weights_beside "  // part of the near cache, fewer weights than which stay beside a block
-    "weights_far "     // times that a byte of weights costs that are in no cache
-    "weights_many "    // part of the near cache, more weights than which do not stay beside a block
-    "wide_channels "   // of a group, fewer of which the direct convolution computes in time
-    "written";         // part of the near cache that is written as well, and stays
+const json::Object& Machines() {
+  static const json::Value document = json::Parse(kCompiledIn);
+  return *document.As<json::Object>();
+}
+
+/// What each number means that a machine's description or its base has.
+const json::Object& AllLimits() { return *json::Find(Machines(), "limits")->As<json::Object>(); }
 
 /// ["float32", products, vectors, ...] without zeros at the end, or why there is none.
 Family ReadFamily(const json::Value& value, const std::string& where) {
@@ -270,10 +229,13 @@ Rates::Rates(const json::Object& document) {
   }
   if (const json::Value* limits = json::Find(document, "limits")) {
     const json::Object& object = AsObject(*limits, "rates: limits");
-    AllowOnly(object, kLimits, "rates: limits");
-    for (const auto& [name, value] : object) limits_[name] = AsNumber(value, name);
+    for (const auto& [name, value] : object) {
+      if (json::Find(AllLimits(), name) == nullptr)
+        Fail(ErrorKind::kGraph, "rates: limits: unknown field \"", name, "\"");
+      limits_[name] = AsNumber(value, name);
+    }
   }
-  for (const std::string& name : Words(kLimits)) Limit(name);  // each is there
+  for (const auto& limit : AllLimits()) Limit(limit.first);  // each is there
   constexpr int kMega = 1 << 20;
   many_weights_ = kMega * number("cache_mb");
   for (const auto& [threads, value] :
@@ -290,8 +252,7 @@ const char* Rates::AllCompiledIn() { return kCompiledIn; }
 std::shared_ptr<const Rates> Rates::CompiledIn(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<const Rates>> known;
-  static const json::Value document = json::Parse(kCompiledIn);
-  const json::Value* found = json::Find(*document.As<json::Object>(), name);
+  const json::Value* found = json::Find(Machines(), name);
   if (found == nullptr) return nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex);

@@ -94,13 +94,11 @@ BYOC_FUNCTION void byoc_destroy_steps(byoc_step** list, int* count) {
 }
 
 /* Whether one of these steps touches the buffer. */
-BYOC_FUNCTION int byoc_touches(const byoc_plan* p, const byoc_step* steps, int first, int count,
-                               int buffer, int only_written) {
+BYOC_FUNCTION int byoc_touches(const byoc_plan* p, const byoc_step* steps, int count, int buffer) {
   int i, k;
-  for (i = first; i < count; ++i) {
+  for (i = 0; i < count; ++i) {
     for (k = steps[i].first_arg; k < steps[i].first_arg + steps[i].num_args; ++k) {
-      const byoc_arg* a = &p->args[k];
-      if (a->buffer == buffer && (a->written || !only_written)) return 1;
+      if (p->args[k].buffer == buffer) return 1;
     }
   }
   return 0;
@@ -182,9 +180,9 @@ BYOC_FUNCTION int byoc_pack(byoc_plan* p, char* state, char* chosen) {
       const int buffer = p->args[k].buffer;
       int later = i + 1, needed = buffer < 0;
       for (; !needed && later < p->num_init; ++later) {
-        needed = chosen[later] && byoc_touches(p, p->init, later, later + 1, buffer, 0);
+        needed = chosen[later] && byoc_touches(p, &p->init[later], 1, buffer);
       }
-      if (needed || byoc_touches(p, p->steps, 0, p->num_steps, buffer, 0)) continue;
+      if (needed || byoc_touches(p, p->steps, p->num_steps, buffer)) continue;
       byoc_drop(p, buffer);
     }
   }
@@ -269,7 +267,7 @@ BYOC_FUNCTION int byoc_reads_constant(const byoc_plan* p, size_t constant) {
   int i;
   for (i = 0; i < p->num_buffers; ++i) {
     if (p->buffers[i].home == BYOC_CONSTANT && p->buffers[i].index == constant &&
-        byoc_touches(p, p->steps, 0, p->num_steps, i, 0)) {
+        byoc_touches(p, p->steps, p->num_steps, i)) {
       return 1;
     }
   }

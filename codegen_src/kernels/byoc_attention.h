@@ -220,17 +220,8 @@ BYOC_INLINE void BYOC_NAME(attention_gather)(const int rows, const byoc_attentio
 /* Rows of numbers of one dtype as floats. */
 BYOC_INLINE void BYOC_NAME(attention_widen)(const int dtype, const char* data, int64_t stride,
                                             int64_t count, int64_t width, float* to, int64_t row) {
-  const int64_t whole = width / BYOC_LANES * BYOC_LANES;
   for (int64_t k = 0; k < count; ++k) {
-    for (int64_t i = 0; i < whole; i += BYOC_LANES) {
-      BYOC_NAME(store)
-      (to + k * row + i, BYOC_NAME(load_as)(data, k * stride + i, dtype, BYOC_LANES));
-    }
-    if (whole < width) {
-      BYOC_NAME(store)
-      (to + k * row + whole,
-       BYOC_NAME(load_as)(data, k * stride + whole, dtype, (int)(width - whole)));
-    }
+    BYOC_NAME(load_row)(data, k * stride, dtype, width, 1.f, to + k * row);
   }
 }
 

@@ -13,14 +13,12 @@
 #include "byoc_each_isa.h"
 
 /* The kernel. data: the parts, gamma, beta, mean, variance, result. */
-BYOC_PARTS_FOR_ISA(batch_norm, byoc_batch_norm_params, p->isa)
-BYOC_KERNEL(batch_norm, byoc_batch_norm_params, p->threads)
+BYOC_KERNEL_FOR_ISA(batch_norm, byoc_batch_norm_params, p->isa, p->threads)
 
 /* The kernel. data: the parts, gamma, beta, mean, variance (as of byoc_batch_norm), packed weights,
    bias if there is one, the operands of the post-operations, result (as of byoc_product, which
    finds the variance in the place of its source). */
-BYOC_PARTS_FOR_ISA(batch_norm_product, byoc_convolution, p->isa)
-BYOC_KERNEL(batch_norm_product, byoc_convolution, p->threads)
+BYOC_KERNEL_FOR_ISA(batch_norm_product, byoc_convolution, p->isa, p->threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

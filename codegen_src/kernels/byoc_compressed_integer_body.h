@@ -5,10 +5,8 @@
 
 #ifdef BYOC_SIMD_VNNI
 #define BYOC_DOT(name) BYOC_NAME(name##_vnni)
-#define BYOC_DOTS_UNSIGNED 1 /* all bytes of weights; pairs: those of 4 bits */
 #else
 #define BYOC_DOT(name) BYOC_NAME(name##_pairs)
-#define BYOC_DOTS_UNSIGNED 0
 #endif
 /* As in byoc_compressed_matmul.h. */
 #define BYOC_TILE (BYOC_LANES == 16 ? 6 : 3)
@@ -213,7 +211,6 @@ BYOC_NO_INLINE void BYOC_DOT(integer_panel)(const byoc_compressed_params* p, con
 }
 
 #undef BYOC_DOT
-#undef BYOC_DOTS_UNSIGNED
 #undef BYOC_TILE
 #undef BYOC_WIDE_TILE
 #undef BYOC_WIDTH

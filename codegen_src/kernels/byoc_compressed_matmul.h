@@ -100,9 +100,8 @@ BYOC_FUNCTION void byoc_compressed_plain(const byoc_compressed_params* p, void* 
   }
 }
 
-BYOC_FUNCTION int byoc_compressed_matmul_on_thread(const int64_t* params, void* const* data,
-                                                   void* scratch, int64_t part, int64_t parts) {
-  const byoc_compressed_params* p = (const byoc_compressed_params*)params;
+BYOC_FUNCTION void byoc_compressed_matmul_part(const byoc_compressed_params* p, void* const* data,
+                                               void* scratch, int64_t part, int64_t parts) {
   const float* src = (const float*)data[0];
   const int64_t copies = byoc_compressed_copies(p);
   const int64_t bytes = p->rows * byoc_compressed_rounded_bytes(p);
@@ -125,11 +124,11 @@ BYOC_FUNCTION int byoc_compressed_matmul_on_thread(const int64_t* params, void* 
   } else {
     BYOC_FOR_ISA(p->isa, compressed_part, (p, data, rounded, own, part, parts));
   }
-  return BYOC_OK;
 }
 
 /* The kernel. data: source, packed weights, the operands of the post-operations, result. */
-BYOC_KERNEL(compressed_matmul, byoc_compressed_params, p->threads)
+BYOC_KERNEL_BY(compressed_matmul, byoc_compressed_params, p->threads,
+               byoc_compressed_matmul_part(p, data, scratch, part, parts))
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

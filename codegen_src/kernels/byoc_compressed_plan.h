@@ -146,16 +146,14 @@ BYOC_FUNCTION void byoc_compressed_say_of(const byoc_compressed_params* p, char*
   }
 }
 
-BYOC_FUNCTION int byoc_compressed_pack_on_thread(const int64_t* params, void* const* data,
-                                                 void* scratch, int64_t part, int64_t parts) {
-  const byoc_compressed_params* p = (const byoc_compressed_params*)params;
+BYOC_FUNCTION void byoc_compressed_pack_part(const byoc_compressed_params* p, void* const* data,
+                                             int64_t part, int64_t parts) {
   const uint8_t* weights = (const uint8_t*)data[0];
   const float* scales = (const float*)data[1];
   const float* zero_points = p->has_zero_points ? (const float*)data[2] : NULL;
   char* packed = (char*)data[p->has_zero_points ? 3 : 2];
   const int64_t panel = byoc_compressed_panel(p), panels = byoc_compressed_panels(p);
   const int64_t groups = p->depth / p->group, row_bytes = p->depth * p->bits / 8;
-  (void)scratch;
   for (int64_t i = panels * part / parts; i < panels * (part + 1) / parts; ++i) {
     char* to = packed + i * byoc_compressed_panel_bytes(p);
     memset(to, 0, (size_t)byoc_compressed_panel_bytes(p));
@@ -177,7 +175,6 @@ BYOC_FUNCTION int byoc_compressed_pack_on_thread(const int64_t* params, void* co
       }
     }
   }
-  return BYOC_OK;
 }
 
 /* params: as of byoc_compressed_matmul. data: the weights, a row for each column of the product, of

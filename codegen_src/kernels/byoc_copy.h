@@ -52,15 +52,12 @@ BYOC_FUNCTION void byoc_append_head(const byoc_append_params* p, void* const* da
   }
 }
 
-BYOC_FUNCTION int byoc_append_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                        int64_t part, int64_t parts) {
-  const byoc_append_params* p = (const byoc_append_params*)params;
+BYOC_FUNCTION void byoc_append_part(const byoc_append_params* p, void* const* data, int64_t part,
+                                    int64_t parts) {
   const int64_t all = p->batch * p->heads;
-  (void)scratch;
   for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
     byoc_append_head(p, data, i);
   }
-  return BYOC_OK;
 }
 
 /* data: the new rows; where they go (int64); the cache before, if it is not there already; the
@@ -102,11 +99,9 @@ BYOC_FUNCTION void byoc_rotary_row(const byoc_rotary_params* p, const float* x, 
   memcpy(to + 2 * n, x + 2 * n, (size_t)(p->width - 2 * n) * 4);
 }
 
-BYOC_FUNCTION int byoc_rotary_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                        int64_t part, int64_t parts) {
-  const byoc_rotary_params* p = (const byoc_rotary_params*)params;
+BYOC_FUNCTION void byoc_rotary_part(const byoc_rotary_params* p, void* const* data, int64_t part,
+                                    int64_t parts) {
   const int64_t all = p->batch * p->rows;
-  (void)scratch;
   for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
     const int64_t batch = i / p->rows, row = i % p->rows;
     const int64_t at = batch * p->angles + row * p->pairs;
@@ -117,7 +112,6 @@ BYOC_FUNCTION int byoc_rotary_on_thread(const int64_t* params, void* const* data
                       to + h * p->dst[1]);
     }
   }
-  return BYOC_OK;
 }
 
 /* data: rows of heads; cosines and sines of each row, dense; the rows turned. */
@@ -303,10 +297,9 @@ static inline uint16_t byoc_to_float16(float value) {
   return (uint16_t)((bits >> 16 & 0x8000) | half);
 }
 
-BYOC_FUNCTION int byoc_convert_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                         int64_t part, int64_t parts) {
+BYOC_FUNCTION void byoc_convert_part(const int64_t* params, void* const* data, int64_t part,
+                                     int64_t parts) {
   const int64_t first = params[0] * part / parts, last = params[0] * (part + 1) / parts;
-  (void)scratch;
 #define BYOC_CONVERT(From, To, one)                              \
   do {                                                           \
     const From* from = (const From*)data[0];                     \
@@ -327,7 +320,6 @@ BYOC_FUNCTION int byoc_convert_on_thread(const int64_t* params, void* const* dat
       BYOC_CONVERT(float, uint16_t, byoc_to_float16);
   }
 #undef BYOC_CONVERT
-  return BYOC_OK;
 }
 
 /* params: the number of elements, and one of the conversions above. data: the elements, and the
@@ -336,13 +328,12 @@ BYOC_KERNEL(convert, int64_t, p[0] > BYOC_CONVERT_ALONE ? threads : 1)
 
 enum { BYOC_LOOKUP_WORDS = 32, BYOC_LOOKUP_CHUNK = 8, BYOC_LOOKUP_ALONE = 1 << 14 };
 
-BYOC_FUNCTION int byoc_lookup_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                        int64_t part, int64_t parts) {
+BYOC_FUNCTION void byoc_lookup_part(const int64_t* params, void* const* data, int64_t part,
+                                    int64_t parts) {
   const int64_t chunks = params[0] / BYOC_LOOKUP_CHUNK;
   const uint8_t* table = (const uint8_t*)(params + 1);
   const uint8_t* from = (const uint8_t*)data[0];
   uint8_t* to = (uint8_t*)data[1];
-  (void)scratch;
   /* The results of a chunk are stored at once. */
   for (int64_t i = chunks * part / parts; i < chunks * (part + 1) / parts; ++i) {
     uint64_t some, found = 0;
@@ -352,9 +343,8 @@ BYOC_FUNCTION int byoc_lookup_on_thread(const int64_t* params, void* const* data
     }
     memcpy(to + i * BYOC_LOOKUP_CHUNK, &found, BYOC_LOOKUP_CHUNK);
   }
-  if (part + 1 < parts) return BYOC_OK;
+  if (part + 1 < parts) return;
   for (int64_t i = chunks * BYOC_LOOKUP_CHUNK; i < params[0]; ++i) to[i] = table[from[i]];
-  return BYOC_OK;
 }
 
 /* params: the number of bytes, and 256 results, eight of them in each number. data: the bytes, and

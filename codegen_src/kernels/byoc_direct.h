@@ -54,23 +54,16 @@ static inline size_t byoc_direct_scratch_bytes(const byoc_direct_params* p) {
 #undef BYOC_SIMD_AVX2
 /* clang-format on */
 
-BYOC_FUNCTION int byoc_direct_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                        int64_t part, int64_t parts) {
-  byoc_direct_part_avx2((const byoc_direct_params*)params, data, scratch, part, parts);
-  return BYOC_OK;
-}
-
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_KERNEL(direct, byoc_direct_params, p->of.threads)
+BYOC_KERNEL_BY(direct, byoc_direct_params, p->of.threads,
+               byoc_direct_part_avx2(p, data, scratch, part, parts))
 
-BYOC_FUNCTION int byoc_direct_pack_on_thread(const int64_t* params, void* const* data,
-                                             void* scratch, int64_t part, int64_t parts) {
-  const byoc_convolution* p = (const byoc_convolution*)params;
+BYOC_FUNCTION void byoc_direct_pack_part(const byoc_convolution* p, void* const* data, int64_t part,
+                                         int64_t parts) {
   const int64_t filled = byoc_direct_filled(p), taps = byoc_taps(p);
   const int64_t area = p->kernel_height * p->kernel_width;
   const byoc_weight_strides* s = &p->weights;
-  (void)scratch;
   for (int64_t group = p->groups * part / parts; group < p->groups * (part + 1) / parts; ++group) {
     const float* of_group = (const float*)data[0] + group * s->group;
     float* to = (float*)data[1] + group * filled * taps;
@@ -86,12 +79,12 @@ BYOC_FUNCTION int byoc_direct_pack_on_thread(const int64_t* params, void* const*
       }
     }
   }
-  return BYOC_OK;
 }
 
 /* params: as of byoc_direct. data: the weights, and what is made of them: group, panel of outputs,
    height, width, channel, output; the last panel of a group is filled up with zeros. */
-BYOC_KERNEL(direct_pack, byoc_direct_params, threads)
+BYOC_KERNEL_BY(direct_pack, byoc_direct_params, threads,
+               byoc_direct_pack_part(&p->of, data, part, parts))
 
 #elif defined(BYOC_VEC) /* for its instruction set, from above */
 

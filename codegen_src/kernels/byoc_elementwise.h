@@ -14,17 +14,15 @@ typedef struct __attribute__((may_alias)) byoc_elementwise_params {
   int64_t isa;   /* byoc_isa */
   int64_t count; /* of all elements: the last pixel may have fewer */
   int64_t channels, pixels, blocks;
+  int64_t threads; /* at most */
   int64_t operations;
 } byoc_elementwise_params;
-
-enum { BYOC_ELEMENTWISE_ALONE = 1 << 12 /* elements that are not worth waking another thread */ };
 
 #define BYOC_BODY "byoc_elementwise.h"
 #include "byoc_each_isa.h"
 
 /* The kernel. data: source, the operands of the operations, result. */
-BYOC_PARTS_FOR_ISA(elementwise, byoc_elementwise_params, p->isa)
-BYOC_KERNEL(elementwise, byoc_elementwise_params, p->count < BYOC_ELEMENTWISE_ALONE ? 1 : threads)
+BYOC_KERNEL_FOR_ISA(elementwise, byoc_elementwise_params, p->isa, p->threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

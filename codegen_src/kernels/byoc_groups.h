@@ -58,17 +58,14 @@ static inline int64_t byoc_groups_wide(const byoc_convolution* p) {
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_PARTS_FOR_ISA(groups, byoc_convolution, p->isa)
-BYOC_KERNEL(groups, byoc_convolution, p->threads)
+BYOC_KERNEL_FOR_ISA(groups, byoc_convolution, p->isa, p->threads)
 
-BYOC_FUNCTION int byoc_groups_pack_on_thread(const int64_t* params, void* const* data,
-                                             void* scratch, int64_t part, int64_t parts) {
-  const byoc_convolution* p = (const byoc_convolution*)params;
+BYOC_FUNCTION void byoc_groups_pack_part(const byoc_convolution* p, void* const* data, int64_t part,
+                                         int64_t parts) {
   const int64_t lanes = byoc_lanes(p->isa), taps = byoc_taps(p);
   const int64_t all = p->groups * p->outputs;
   const int64_t vectors = byoc_groups_vectors(p), of_group = byoc_groups_parts(p);
   const int64_t at_once = byoc_groups_together(p) * p->outputs;
-  (void)scratch;
   for (int64_t v = vectors * part / parts; v < vectors * (part + 1) / parts; ++v) {
     const int64_t begin = v / of_group * at_once, first = begin + v % of_group * lanes;
     const int64_t end = byoc_min(begin + at_once, all);
@@ -88,7 +85,6 @@ BYOC_FUNCTION int byoc_groups_pack_on_thread(const int64_t* params, void* const*
       }
     }
   }
-  return BYOC_OK;
 }
 
 /* params: byoc_convolution. data: the weights, and where they are packed. Lanes without an output

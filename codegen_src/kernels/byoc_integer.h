@@ -38,8 +38,7 @@ static inline int32_t byoc_integer_zero(void* const* data, int64_t at) {
 
 /* The kernel. data: source, packed weights, what the parameters name, the operands of the
    post-operations, result. */
-BYOC_PARTS_FOR_ISA(integer, byoc_integer_params, p->of.isa)
-BYOC_KERNEL(integer, byoc_integer_params, p->of.threads)
+BYOC_KERNEL_FOR_ISA(integer, byoc_integer_params, p->of.isa, p->of.threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

@@ -190,9 +190,8 @@ static inline void byoc_integer_pack_panel(const byoc_integer_params* p, const u
   }
 }
 
-BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const* data,
-                                              void* scratch, int64_t part, int64_t parts) {
-  const byoc_integer_params* p = (const byoc_integer_params*)params;
+BYOC_FUNCTION void byoc_integer_pack_part(const byoc_integer_params* p, void* const* data,
+                                          int64_t part, int64_t parts) {
   const uint8_t* weights = (const uint8_t*)data[0];
   int16_t* packed = (int16_t*)data[1];
   const byoc_convolution* of = &p->of;
@@ -200,10 +199,9 @@ BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const
   const int64_t all = of->groups * panels;
   const int64_t of_panel =
       (p->is_winograd ? BYOC_INTEGER_POINTS : 1) * byoc_integer_depth(p) * panel;
-  (void)scratch;
   if (byoc_is_depthwise(of)) { /* on one thread */
     byoc_integer_pack_depthwise(p, weights, packed);
-    return BYOC_OK;
+    return;
   }
   for (int64_t b = all * part / parts; b < all * (part + 1) / parts; ++b) {
     const int64_t group = b / panels, first = b % panels * panel;
@@ -215,7 +213,6 @@ BYOC_FUNCTION int byoc_integer_pack_on_thread(const int64_t* params, void* const
     byoc_integer_pack_panel(p, weights + group * of->weights.group + first * of->weights.output,
                             byoc_min(panel, of->outputs - first), to);
   }
-  return BYOC_OK;
 }
 
 /* params: as of byoc_integer. data: the weights, and what is made of them: the panels of each

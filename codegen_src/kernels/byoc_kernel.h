@@ -26,9 +26,21 @@ typedef struct {
   int64_t params[1]; /* as many as there are */
 } byoc_kernel_call;
 
-/* Defines the kernel byoc_<name>: byoc_<name>_on_thread computes its parts, at most `most` at the
-   same time. `p`: its parameters, by which `most` is 1 where little is to be computed. */
-#define BYOC_KERNEL(name, Params, most)                                                           \
+/* Defines byoc_<name>_on_thread, which computes a part of a kernel: by `call`, to which `p`,
+   `data`, `scratch`, `part` and `parts` are known. `p`: the parameters. */
+#define BYOC_PARTS(name, Params, call)                                                    \
+  BYOC_FUNCTION int byoc_##name##_on_thread(const int64_t* params, void* const* data,     \
+                                            void* scratch, int64_t part, int64_t parts) { \
+    const Params* p = (const Params*)params;                                              \
+    (void)scratch;                                                                        \
+    call;                                                                                 \
+    return BYOC_OK;                                                                       \
+  }
+
+/* Defines the kernel byoc_<name> as well, which computes at most `most` parts at the same time: 1
+   where little is to be computed. */
+#define BYOC_KERNEL_BY(name, Params, most, call)                                                  \
+  BYOC_PARTS(name, Params, call)                                                                  \
   BYOC_FUNCTION int byoc_##name(const int64_t* params, void* const* data, void* scratch,          \
                                 int threads, char* error) {                                       \
     const Params* p = (const Params*)params;                                                      \
@@ -37,14 +49,14 @@ typedef struct {
     return byoc_on_team(byoc_##name##_on_thread, params, data, scratch, byoc_min(threads, most)); \
   }
 
-/* Defines byoc_<name>_on_thread by BYOC_NAME(<name>_part), which each instruction set has. */
-#define BYOC_PARTS_FOR_ISA(name, Params, isa)                                             \
-  BYOC_FUNCTION int byoc_##name##_on_thread(const int64_t* params, void* const* data,     \
-                                            void* scratch, int64_t part, int64_t parts) { \
-    const Params* p = (const Params*)params;                                              \
-    BYOC_FOR_ISA(isa, name##_part, (p, data, scratch, part, parts));                      \
-    return BYOC_OK;                                                                       \
-  }
+/* The same by byoc_<name>_part, or by BYOC_NAME(<name>_part), which each instruction set has. */
+#define BYOC_KERNEL(name, Params, most) \
+  BYOC_KERNEL_BY(name, Params, most, byoc_##name##_part(p, data, part, parts))
+#define BYOC_PARTS_FOR_ISA(name, Params, isa) \
+  BYOC_PARTS(name, Params, BYOC_FOR_ISA(isa, name##_part, (p, data, scratch, part, parts)))
+#define BYOC_KERNEL_FOR_ISA(name, Params, isa, most) \
+  BYOC_KERNEL_BY(name, Params, most,                 \
+                 BYOC_FOR_ISA(isa, name##_part, (p, data, scratch, part, parts)))
 
 enum { BYOC_COPY_ALONE = 1 << 16 /* bytes that are not worth waking another thread to copy */ };
 

@@ -32,24 +32,9 @@ static inline int64_t byoc_normalize_numbers(const byoc_normalize_params* p) {
 #include "byoc_each_isa.h"
 
 /* The kernel. data: source, what the parameters name, result. */
-BYOC_PARTS_FOR_ISA(normalize, byoc_normalize_params, p->isa)
-BYOC_KERNEL(normalize, byoc_normalize_params, p->threads)
+BYOC_KERNEL_FOR_ISA(normalize, byoc_normalize_params, p->isa, p->threads)
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
-
-/* A row of bytes as numbers, times `scale`; behind them `rest`, up to a whole number of vectors. */
-BYOC_INLINE void BYOC_NAME(load_row)(const void* src, int64_t at, int64_t dtype, int64_t columns,
-                                     int64_t end, float scale, float rest, float* numbers) {
-  int64_t k = 0;
-  for (; k + BYOC_LANES <= columns; k += BYOC_LANES) {
-    BYOC_NAME(store)(numbers + k, BYOC_NAME(load_as)(src, at + k, dtype, BYOC_LANES) * scale);
-  }
-  if (k < columns) {
-    const int lanes = (int)(columns - k);
-    BYOC_NAME(store)(numbers + k, BYOC_NAME(load_as)(src, at + k, dtype, lanes) * scale);
-  }
-  for (k = columns; k < end; ++k) numbers[k] = rest;
-}
 
 /* The numbers of a row become their shares; returns the sum of these: NaN where the row has a NaN,
    or an infinity as its largest number. */
@@ -253,8 +238,9 @@ BYOC_NO_INLINE void BYOC_NAME(normalize_part)(const byoc_normalize_params* p, vo
     if (p->src_dtype == BYOC_F32) {
       from = (const float*)data[0] + row * p->columns;
     } else {
-      BYOC_NAME(load_row)(data[0], row * p->columns, p->src_dtype, p->columns, end,
-                          is_softmax ? scale : 1.f, is_softmax ? -INFINITY : 0.f, numbers);
+      BYOC_NAME(load_row)(data[0], row * p->columns, p->src_dtype, p->columns,
+                          is_softmax ? scale : 1.f, numbers);
+      for (int64_t k = p->columns; k < end; ++k) numbers[k] = is_softmax ? -INFINITY : 0.f;
     }
     if (is_softmax) {
       share = unit / BYOC_NAME(softmax_row)(end, numbers);

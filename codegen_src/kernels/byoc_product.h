@@ -97,8 +97,7 @@ static inline size_t byoc_batch_norm_product_scratch_bytes(const byoc_convolutio
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_PARTS_FOR_ISA(product, byoc_convolution, p->isa)
-BYOC_KERNEL(product, byoc_convolution, p->threads)
+BYOC_KERNEL_FOR_ISA(product, byoc_convolution, p->isa, p->threads)
 
 /* Panels of the weights of a group, those of a part: a panel's rows are the channels, and of each
    of them the taps. */
@@ -118,17 +117,10 @@ BYOC_FUNCTION void byoc_pack_panels(const byoc_convolution* p, const float* weig
   }
 }
 
-BYOC_FUNCTION int byoc_product_pack_on_thread(const int64_t* params, void* const* data,
-                                              void* scratch, int64_t part, int64_t parts) {
-  (void)scratch;
-  byoc_pack_panels((const byoc_convolution*)params, (const float*)data[0], (float*)data[1], part,
-                   parts);
-  return BYOC_OK;
-}
-
 /* params: as of byoc_product. data: the weights, and what is made of them: panel of columns, depth,
    column; the last panel is filled up with zeros. */
-BYOC_KERNEL(product_pack, byoc_convolution, threads)
+BYOC_KERNEL_BY(product_pack, byoc_convolution, threads,
+               byoc_pack_panels(p, (const float*)data[0], (float*)data[1], part, parts))
 
 #elif defined(BYOC_VEC) /* for an instruction set: byoc_each_isa.h */
 

@@ -189,9 +189,8 @@ BYOC_FUNCTION void byoc_recurrent_pack_at(const byoc_recurrent_shape* s, const v
 }
 
 /* Some panels of all of them. */
-BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* const* data,
-                                                void* scratch, int64_t part, int64_t parts) {
-  const byoc_recurrent_shape* s = (const byoc_recurrent_shape*)params;
+BYOC_FUNCTION void byoc_recurrent_pack_part(const byoc_recurrent_shape* s, void* const* data,
+                                            int64_t part, int64_t parts) {
   const byoc_recurrent_packed at = byoc_recurrent_layout(s);
   const int64_t panel = byoc_panel(s->isa), blocks = byoc_recurrent_blocks(s);
   const int64_t gates = byoc_gates(s->cell), units = byoc_recurrent_units(s), hidden = s->hidden;
@@ -201,7 +200,6 @@ BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* con
   const int narrowest = s->bits == 8;
   const float* scales = narrowest ? (const float*)data[2 + s->has_bias + s->has_peepholes] : NULL;
   float* packed = (float*)data[2 + s->has_bias + s->has_peepholes + narrowest];
-  (void)scratch;
   for (int64_t item = items * part / parts; item < items * (part + 1) / parts; ++item) {
     const int64_t gate = item % gates, block = item / gates % blocks, d = item / gates / blocks;
     const int64_t first = block * panel, count = byoc_min(panel, hidden - first);
@@ -230,7 +228,6 @@ BYOC_FUNCTION int byoc_recurrent_pack_on_thread(const int64_t* params, void* con
       }
     }
   }
-  return BYOC_OK;
 }
 
 /* params: byoc_recurrent_shape. data, as ONNX has them: weights of the source [directions, gates *

@@ -267,9 +267,10 @@ BYOC_NO_INLINE void byoc_split_run_block(const byoc_split_params* p, const byoc_
   }
 }
 
-/* The work of one thread of a team; `scratch`: its own. */
-BYOC_NO_INLINE void byoc_split_part(const byoc_split_params* p, int64_t thread, int64_t team,
-                                    void* const* data, char* scratch) {
+/* The work of one thread of a team. */
+BYOC_NO_INLINE void byoc_split_part(const byoc_split_params* p, void* const* data, void* memory,
+                                    int64_t thread, int64_t team) {
+  char* scratch = (char*)memory + (size_t)thread * byoc_split_thread_bytes(p);
   const int64_t image_rows = byoc_split_image_rows(p), copy = byoc_split_copy(p);
   const int64_t wanted = p->of.out_height * byoc_split_across(p);
   const byoc_share share = byoc_divide(p->of.images * image_rows, BYOC_SPLIT_ROWS, p->of.outputs,
@@ -297,15 +298,9 @@ BYOC_NO_INLINE void byoc_split_part(const byoc_split_params* p, int64_t thread, 
 #undef BYOC_SIMD_AMX
 #undef BYOC_SIMD_AVX512
 
-BYOC_FUNCTION int byoc_split_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                       int64_t part, int64_t parts) {
-  const byoc_split_params* p = (const byoc_split_params*)params;
-  byoc_split_part(p, part, parts, data, (char*)scratch + (size_t)part * byoc_split_thread_bytes(p));
-  return BYOC_OK;
-}
-
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_KERNEL(split, byoc_split_params, p->of.threads)
+BYOC_KERNEL_BY(split, byoc_split_params, p->of.threads,
+               byoc_split_part(p, data, scratch, part, parts))
 
 #endif /* BYOC_SPLIT_H_ */

@@ -288,17 +288,14 @@ static inline int64_t byoc_split_allow(int64_t threads) {
   return threads;
 }
 
-BYOC_FUNCTION int byoc_split_pack_on_thread(const int64_t* params, void* const* data, void* scratch,
-                                            int64_t part, int64_t parts) {
-  const byoc_split_params* p = (const byoc_split_params*)params;
+BYOC_FUNCTION void byoc_split_pack_part(const byoc_split_params* p, void* const* data, int64_t part,
+                                        int64_t parts) {
   const int64_t panels = (p->of.outputs + BYOC_SPLIT_PANEL - 1) / BYOC_SPLIT_PANEL;
   const int64_t size = byoc_split_chunks(p) * byoc_split_chunk_size(p, BYOC_SPLIT_PANEL);
-  (void)scratch;
   for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
     byoc_split_pack_panel(p, (const float*)data[0], panel * BYOC_SPLIT_PANEL,
                           (uint16_t*)data[1] + panel * size);
   }
-  return BYOC_OK;
 }
 
 /* params: as of byoc_split. data: the weights, and what is made of them. */

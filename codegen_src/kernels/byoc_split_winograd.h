@@ -172,9 +172,8 @@ BYOC_NO_INLINE void byoc_split_winograd_pack_chunk(const float* points, int64_t 
 #undef BYOC_SIMD_AMX
 #undef BYOC_SIMD_AVX512
 
-BYOC_FUNCTION int byoc_split_winograd_on_thread(const int64_t* params, void* const* data,
-                                                void* scratch, int64_t part, int64_t parts) {
-  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
+BYOC_FUNCTION void byoc_split_winograd_part(const byoc_winograd_params* w, void* const* data,
+                                            void* scratch, int64_t part, int64_t parts) {
   const byoc_split_params p = byoc_split_winograd_product(w);
   const int64_t tiles = byoc_winograd_tiles(w);
   float* const memory = (float*)scratch;
@@ -191,22 +190,20 @@ BYOC_FUNCTION int byoc_split_winograd_on_thread(const int64_t* params, void* con
         w, &p, part, parts, data,
         memory + part * byoc_split_winograd_block_floats(w, w->tiles_at_once));
   }
-  return BYOC_OK;
 }
 
 /* The kernel. params: byoc_winograd_params. data: source, packed
    weights, bias if there is one, the operands of the post-operations, result. */
-BYOC_KERNEL(split_winograd, byoc_winograd_params, p->of.threads)
+BYOC_KERNEL_BY(split_winograd, byoc_winograd_params, p->of.threads,
+               byoc_split_winograd_part(p, data, scratch, part, parts))
 
-BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void* const* data,
-                                                     void* scratch, int64_t part, int64_t parts) {
-  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
+BYOC_FUNCTION void byoc_split_winograd_pack_part(const byoc_winograd_params* w, void* const* data,
+                                                 int64_t part, int64_t parts) {
   const byoc_split_params p = byoc_split_winograd_product(w);
   const int64_t panels = byoc_split_winograd_panels(w);
   const int64_t blocks = panels * p.chunks;
   const int64_t size = byoc_split_chunk_size(&p, BYOC_SPLIT_PANEL);
   const int64_t of_point = (int64_t)byoc_split_packed_bytes(&p) / 2;
-  (void)scratch;
   for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
     enum { kApart = BYOC_TILE_DEPTH * BYOC_SPLIT_PANEL + BYOC_WINOGRAD_TOGETHER };
     const int64_t panel = block / p.chunks, chunk = block % p.chunks;
@@ -228,7 +225,6 @@ BYOC_FUNCTION int byoc_split_winograd_pack_on_thread(const int64_t* params, void
                                    (uint16_t*)data[1] + panel * p.chunks * size + chunk * of_chunk,
                                    of_point);
   }
-  return BYOC_OK;
 }
 
 /* params: byoc_winograd_params. data: the weights, and what is made of them: point, panel of

@@ -17,6 +17,7 @@
 #undef BYOC_PANEL
 #undef BYOC_VEC
 #undef BYOC_WIDE
+#undef BYOC_FLOATS
 #undef BYOC_INTS
 #undef BYOC_LONGS
 #undef BYOC_OP
@@ -36,6 +37,7 @@
 #define BYOC_LANES BYOC_AVX512_LANES
 #define BYOC_ROWS BYOC_AVX512_ROWS
 #define BYOC_PAIR_ROWS BYOC_AVX512_PAIR_ROWS
+#define BYOC_FLOATS __m512
 #define BYOC_INTS __m512i
 #define BYOC_OP(name) _mm512_##name
 #define BYOC_CONVERT(name, ...) _mm512_maskz_##name(0xffff, __VA_ARGS__) /* GCC warns of others */
@@ -45,6 +47,7 @@
 #define BYOC_LANES BYOC_AVX2_LANES
 #define BYOC_ROWS BYOC_AVX2_ROWS
 #define BYOC_PAIR_ROWS BYOC_AVX2_PAIR_ROWS
+#define BYOC_FLOATS __m256
 #define BYOC_INTS __m256i
 #define BYOC_OP(name) _mm256_##name
 #define BYOC_CONVERT(name, ...) _mm256_##name(__VA_ARGS__)

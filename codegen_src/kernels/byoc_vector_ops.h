@@ -12,31 +12,32 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(load)(const float* p) {
 }
 BYOC_INLINE void BYOC_NAME(store)(float* p, BYOC_VEC v) { memcpy(p, &v, sizeof(v)); }
 
-#ifdef BYOC_SIMD_AVX512
-BYOC_INLINE BYOC_VEC BYOC_NAME(set)(float x) { return (BYOC_VEC)_mm512_set1_ps(x); }
+BYOC_INLINE BYOC_VEC BYOC_NAME(set)(float x) { return (BYOC_VEC)BYOC_OP(set1_ps)(x); }
 /* `b` where `a` and `b` are unordered or equal, as the instruction: BYOC_NAME(max)(limit, x) keeps
  * a NaN of x. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(max)(BYOC_VEC a, BYOC_VEC b) {
-  return (BYOC_VEC)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+  return (BYOC_VEC)BYOC_CONVERT(max_ps, (BYOC_FLOATS)a, (BYOC_FLOATS)b);
 }
 BYOC_INLINE BYOC_VEC BYOC_NAME(min)(BYOC_VEC a, BYOC_VEC b) {
-  return (BYOC_VEC)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+  return (BYOC_VEC)BYOC_CONVERT(min_ps, (BYOC_FLOATS)a, (BYOC_FLOATS)b);
 }
+BYOC_INLINE BYOC_VEC BYOC_NAME(sqrt)(BYOC_VEC x) {
+  return (BYOC_VEC)BYOC_CONVERT(sqrt_ps, (BYOC_FLOATS)x);
+}
+BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
+  const BYOC_INTS e =
+      BYOC_OP(add_epi32)(BYOC_CONVERT(cvtps_epi32, (BYOC_FLOATS)n), BYOC_OP(set1_epi32)(127));
+  return (BYOC_VEC)BYOC_CONVERT(slli_epi32, e, 23);
+}
+
+#ifdef BYOC_SIMD_AVX512
 /* x < 0 ? negative : x */
 BYOC_INLINE BYOC_VEC BYOC_NAME(if_negative)(BYOC_VEC x, BYOC_VEC negative) {
   const __mmask16 below = _mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_LT_OQ);
   return (BYOC_VEC)_mm512_mask_blend_ps(below, (__m512)x, (__m512)negative);
 }
-BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
-  const __m512i e =
-      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(0xffff, (__m512)n), _mm512_set1_epi32(127));
-  return (BYOC_VEC)_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, e, 23));
-}
 BYOC_INLINE BYOC_VEC BYOC_NAME(round)(BYOC_VEC x) {
   return (BYOC_VEC)_mm512_maskz_roundscale_ps(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
-}
-BYOC_INLINE BYOC_VEC BYOC_NAME(sqrt)(BYOC_VEC x) {
-  return (BYOC_VEC)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
 }
 /* The first `lanes` numbers; nothing behind them is touched. */
 BYOC_INLINE BYOC_VEC BYOC_NAME(load_some)(const float* p, int lanes) {
@@ -50,25 +51,13 @@ BYOC_INLINE void BYOC_NAME(store_some)(float* p, BYOC_VEC v, int lanes) {
   }
 }
 #else
-BYOC_INLINE BYOC_VEC BYOC_NAME(set)(float x) { return (BYOC_VEC)_mm256_set1_ps(x); }
-BYOC_INLINE BYOC_VEC BYOC_NAME(max)(BYOC_VEC a, BYOC_VEC b) {
-  return (BYOC_VEC)_mm256_max_ps((__m256)a, (__m256)b);
-}
-BYOC_INLINE BYOC_VEC BYOC_NAME(min)(BYOC_VEC a, BYOC_VEC b) {
-  return (BYOC_VEC)_mm256_min_ps((__m256)a, (__m256)b);
-}
 BYOC_INLINE BYOC_VEC BYOC_NAME(if_negative)(BYOC_VEC x, BYOC_VEC negative) {
   const __m256 below = _mm256_cmp_ps((__m256)x, _mm256_setzero_ps(), _CMP_LT_OQ);
   return (BYOC_VEC)_mm256_blendv_ps((__m256)x, (__m256)negative, below);
 }
-BYOC_INLINE BYOC_VEC BYOC_NAME(power_of_two)(BYOC_VEC n) {
-  const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)n), _mm256_set1_epi32(127));
-  return (BYOC_VEC)_mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
-}
 BYOC_INLINE BYOC_VEC BYOC_NAME(round)(BYOC_VEC x) {
   return (BYOC_VEC)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-BYOC_INLINE BYOC_VEC BYOC_NAME(sqrt)(BYOC_VEC x) { return (BYOC_VEC)_mm256_sqrt_ps((__m256)x); }
 BYOC_INLINE __m256i BYOC_NAME(mask)(int lanes) {
   const __m256i index = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), index);
@@ -231,6 +220,19 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(load_as)(const void* from, int64_t at, int64_t dt
   return result;
 }
 
+/* A row of numbers of any dtype times `scale`, up to a whole number of vectors. */
+BYOC_INLINE void BYOC_NAME(load_row)(const void* from, int64_t at, const int64_t dtype,
+                                     int64_t columns, float scale, float* to) {
+  int64_t k = 0;
+  for (; k + BYOC_LANES <= columns; k += BYOC_LANES) {
+    BYOC_NAME(store)(to + k, BYOC_NAME(load_as)(from, at + k, dtype, BYOC_LANES) * scale);
+  }
+  if (k < columns) {
+    const int lanes = (int)(columns - k);
+    BYOC_NAME(store)(to + k, BYOC_NAME(load_as)(from, at + k, dtype, lanes) * scale);
+  }
+}
+
 /* Numbers of 32 bits: rounded to the nearest integer, ties to the even one, and saturated. */
 BYOC_INLINE void BYOC_NAME(store_as)(void* to, int64_t at, int64_t dtype, BYOC_VEC v, int lanes) {
   if (dtype == BYOC_F32) {
@@ -285,12 +287,10 @@ typedef double BYOC_WIDE __attribute__((vector_size(BYOC_LANES * 4)));
 typedef uint64_t BYOC_LONGS __attribute__((vector_size(BYOC_LANES * 4)));
 typedef int32_t BYOC_NAME(bits) __attribute__((vector_size(BYOC_LANES * 4)));
 
+BYOC_INLINE BYOC_WIDE BYOC_NAME(set_wide)(double x) { return (BYOC_WIDE)BYOC_OP(set1_pd)(x); }
+BYOC_INLINE BYOC_LONGS BYOC_NAME(set_longs)(int64_t x) { return (BYOC_LONGS){0} + (uint64_t)x; }
+
 #ifdef BYOC_SIMD_AVX512
-BYOC_INLINE BYOC_WIDE BYOC_NAME(set_wide)(double x) { return (BYOC_WIDE)_mm512_set1_pd(x); }
-BYOC_INLINE BYOC_LONGS BYOC_NAME(set_longs)(int64_t x) { return (BYOC_LONGS)_mm512_set1_epi64(x); }
-BYOC_INLINE BYOC_LONGS BYOC_NAME(shift_right)(BYOC_LONGS x, unsigned bits) {
-  return (BYOC_LONGS)_mm512_maskz_srli_epi64(0xff, (__m512i)x, bits);
-}
 /* The first or the second half of a vector; and both halves, rounded. */
 BYOC_INLINE BYOC_WIDE BYOC_NAME(widen)(BYOC_VEC x, const int half) {
   const __m256 part = half ? _mm512_maskz_extractf32x8_ps(0xff, (__m512)x, 1)
@@ -303,11 +303,6 @@ BYOC_INLINE BYOC_VEC BYOC_NAME(narrow_wide)(BYOC_WIDE low, BYOC_WIDE high) {
   return (BYOC_VEC)_mm512_maskz_insertf32x8(0xffff, first, second, 1);
 }
 #else
-BYOC_INLINE BYOC_WIDE BYOC_NAME(set_wide)(double x) { return (BYOC_WIDE)_mm256_set1_pd(x); }
-BYOC_INLINE BYOC_LONGS BYOC_NAME(set_longs)(int64_t x) { return (BYOC_LONGS)_mm256_set1_epi64x(x); }
-BYOC_INLINE BYOC_LONGS BYOC_NAME(shift_right)(BYOC_LONGS x, int bits) {
-  return (BYOC_LONGS)_mm256_srli_epi64((__m256i)x, bits);
-}
 BYOC_INLINE BYOC_WIDE BYOC_NAME(widen)(BYOC_VEC x, const int half) {
   return (BYOC_WIDE)_mm256_cvtps_pd(half ? _mm256_extractf128_ps((__m256)x, 1)
                                          : _mm256_castps256_ps128((__m256)x));
@@ -346,7 +341,7 @@ BYOC_INLINE BYOC_WIDE BYOC_NAME(wide_log)(BYOC_WIDE x) {
   const BYOC_LONGS root = BYOC_NAME(set_longs)(0x3fe6a09e667f3bcd); /* the root of 1/2 */
   const BYOC_LONGS shifted = (BYOC_LONGS)x + (BYOC_NAME(set_longs)(0x3ff0000000000000) - root);
   /* the bits of 2^52 plus an integer are those of 2^52, plus it */
-  const BYOC_LONGS exponent = BYOC_NAME(shift_right)(shifted, 52);
+  const BYOC_LONGS exponent = shifted >> 52;
   const BYOC_WIDE e = (BYOC_WIDE)(exponent | BYOC_NAME(set_longs)(0x4330000000000000)) -
                       BYOC_NAME(set_wide)(4503599627370496. + 1023.);
   const BYOC_WIDE m = (BYOC_WIDE)((shifted & BYOC_NAME(set_longs)(0x000fffffffffffff)) + root);

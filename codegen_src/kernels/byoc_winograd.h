@@ -31,8 +31,7 @@
 
 /* The kernel. data: source, packed weights, bias if there is one, the operands of the
    post-operations, result. */
-BYOC_PARTS_FOR_ISA(winograd, byoc_winograd_params, p->of.isa)
-BYOC_KERNEL(winograd, byoc_winograd_params, p->of.threads)
+BYOC_KERNEL_FOR_ISA(winograd, byoc_winograd_params, p->of.isa, p->of.threads)
 
 enum {
   BYOC_WINOGRAD_TOGETHER = 16, /* outputs that are transformed together; divides a panel */
@@ -105,16 +104,14 @@ static inline void byoc_winograd_transform(const byoc_winograd_params* w, int64_
   }
 }
 
-BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* const* data,
-                                               void* scratch, int64_t part, int64_t parts) {
-  const byoc_winograd_params* w = (const byoc_winograd_params*)params;
+BYOC_FUNCTION void byoc_winograd_pack_part(const byoc_winograd_params* w, void* const* data,
+                                           int64_t part, int64_t parts) {
   const int64_t channels = w->of.channels, terms = byoc_winograd_terms(w);
   const int64_t points = byoc_winograd_points(w);
   const byoc_weight_strides* s = &w->of.weights;
   const int64_t panel = byoc_panel(w->of.isa), panels = (w->of.outputs + panel - 1) / panel;
   const int64_t blocks = (channels + BYOC_WINOGRAD_DEEP - 1) / BYOC_WINOGRAD_DEEP,
                 all = panels * blocks;
-  (void)scratch;
   for (int64_t group = 0; group < w->of.groups; ++group) {
     const float* weights = (const float*)data[0] + group * s->group;
     float* packed = (float*)data[1] + group * byoc_winograd_packed_floats(w);
@@ -145,7 +142,6 @@ BYOC_FUNCTION int byoc_winograd_pack_on_thread(const int64_t* params, void* cons
       }
     }
   }
-  return BYOC_OK;
 }
 
 /* params: as of byoc_winograd. data: the weights, and what is made of them, in panels: group,

@@ -31,6 +31,7 @@ byoc_post_op Operation(byoc_post_op_kind kind, float alpha = 0, float beta = 0,
 /// `data`: the source and the operands.
 void Call(byoc_elementwise_params p, const std::vector<byoc_post_op>& operations, int threads,
           std::vector<void*> data, Guarded* to) {
+  p.threads = threads;
   p.operations = static_cast<int64_t>(operations.size());
   std::vector<int64_t> params((sizeof(p) + operations.size() * sizeof(byoc_post_op)) /
                               sizeof(int64_t));
@@ -44,7 +45,7 @@ void Call(byoc_elementwise_params p, const std::vector<byoc_post_op>& operations
 
 byoc_elementwise_params Flat(byoc_isa isa, size_t count) {
   const auto elements = static_cast<int64_t>(count);
-  return {isa, elements, byoc_lanes(isa), byoc_max(elements / byoc_lanes(isa), 1), 1, 0};
+  return {isa, elements, byoc_lanes(isa), byoc_max(elements / byoc_lanes(isa), 1), 1, 1, 0};
 }
 
 void CallLog(byoc_isa isa, int threads, const Guarded& from, Guarded* to) {
@@ -66,7 +67,8 @@ void CheckChain(int64_t images, int64_t blocks, int64_t channels, int64_t pixels
         Operation(BYOC_DIV, 0, 0, BYOC_PER_TENSOR)};
     std::vector<void*> data = {x.data()};
     operands.Bind({0, channels, 0, 0, channels}, &chain, &data);
-    Call({isa, static_cast<int64_t>(count), channels, pixels, blocks, 0}, chain, threads, data, &y);
+    Call({isa, static_cast<int64_t>(count), channels, pixels, blocks, 1, 0}, chain, threads, data,
+         &y);
     double error = 0;
     for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) {
       const int64_t channel = i / (pixels * channels) % blocks * channels + i % channels;
