@@ -12,7 +12,7 @@ std::string ArgumentName::operator()() const {
 void CheckKind(const DLTensor& tensor, const ArgumentName& name) {
   if (tensor.dtype.lanes != 1 ||
       !IsStoredAs(name.tensor.dtype, tensor.dtype.code, tensor.dtype.bits)) {
-    Fail(ErrorKind::kInput, name(), " has dtype ", tvm::ffi::DLDataTypeToString(tensor.dtype),
+    Fail(ErrorKind::kInput, name(), " has dtype ", ffi::DLDataTypeToString(tensor.dtype),
          ", expected ", tvm_byoc_dnnl::Name(name.tensor.dtype));
   }
   if (tensor.device.device_type != kDLCPU) {
@@ -27,7 +27,7 @@ void CheckKind(const DLTensor& tensor, const ArgumentName& name) {
 
 void* CheckTensor(const DLTensor& tensor, const ArgumentName& name) {
   CheckKind(tensor, name);
-  if (!tvm::ffi::IsContiguous(tensor)) {
+  if (!ffi::IsContiguous(tensor)) {
     Fail(ErrorKind::kInput, name(), " has strides ",
          Join(Dims(tensor.strides, tensor.strides + tensor.ndim)), " for shape ",
          Join(ShapeOf(tensor)), ", expected a dense row-major tensor");

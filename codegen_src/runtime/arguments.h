@@ -3,22 +3,19 @@
 // call: nothing about them is assumed.
 #pragma once
 
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the header below needs it.
-#include <tvm/ffi/container/tensor.h>
-
 #include <new>
 #include <string>
 
 #include "byoc_plan.h"
 #include "common/graph.h"
+#include "runtime/ffi.h"
 
 namespace tvm_byoc_dnnl {
 
 /// Memory as tvm-ffi asks for it.
 struct DenseMemory {
   void AllocData(DLTensor* tensor) {
-    tensor->data = byoc_allocate(tvm::ffi::GetDataSize(*tensor));
+    tensor->data = byoc_allocate(ffi::GetDataSize(*tensor));
     if (tensor->data == nullptr) throw std::bad_alloc();
   }
   void FreeData(DLTensor* tensor) { byoc_free(tensor->data); }
@@ -34,9 +31,9 @@ inline Dims ShapeOf(const DLTensor& tensor) {
 }
 
 /// A tensor with nothing in it.
-inline tvm::ffi::Tensor DenseTensor(const Dims& shape, DLDataType dtype) {
-  const tvm::ffi::ShapeView view(shape.data(), shape.size());
-  return tvm::ffi::Tensor::FromNDAlloc(DenseMemory{}, view, dtype, DLDevice{kDLCPU, 0});
+inline ffi::Tensor DenseTensor(const Dims& shape, DLDataType dtype) {
+  const ffi::ShapeView view(shape.data(), shape.size());
+  return ffi::Tensor::FromNDAlloc(DenseMemory{}, view, dtype, DLDevice{kDLCPU, 0});
 }
 
 /// The names by which messages call an argument.

@@ -4,16 +4,6 @@
 //
 // The package is looked for when the module's function is fetched, which TVM's VM does when it is
 // made: what is missing or does not fit is an error of loading, and not one of the first call.
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the headers below need it.
-#include <tvm/ffi/container/shape.h>
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/container/tuple.h>
-#include <tvm/ffi/extra/module.h>
-#include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
-#include <tvm/ffi/string.h>
-
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,8 +23,6 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-namespace ffi = tvm::ffi;
 
 /// The function that Python registers: (compiler, symbol, compatibility, bytes, results) ->
 /// suffix -> function.
@@ -167,7 +155,7 @@ class BlobModule final : public ffi::ModuleObj {
   std::optional<Functions> opened_;
 };
 
-ffi::Module Make(Blob blob);
+ffi::Module Make(Blob blob) { return ffi::Module(ffi::make_object<BlobModule>(std::move(blob))); }
 
 const BlobModule& BlobIn(const ffi::Module& module) {
   const auto* known = dynamic_cast<const BlobModule*>(module.get());
@@ -184,10 +172,6 @@ ffi::Module Named(const ffi::Module& module, const ffi::String& symbol, int64_t 
   return Make(std::move(blob));
 }
 
-ffi::Module Make(Blob blob) { return ffi::Module(ffi::make_object<BlobModule>(std::move(blob))); }
-
-ffi::Bytes BytesOf(const ffi::Module& module) { return BlobIn(module).SaveToBytes(); }
-
 ffi::Tuple<int64_t, ffi::String> RunnerCheck(const ffi::String& library,
                                              const ffi::String& compatibility) {
   std::string reason;
@@ -201,7 +185,7 @@ ffi::Function RunnerLoad(const ffi::String& library, const ffi::Bytes& bytes,
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef()
+  ffi::reflection::GlobalDef()
       .def("ffi.Module.load_from_bytes.byoc_blob",
            [](const ffi::Bytes& bytes) {
              return Guarded(
@@ -213,7 +197,6 @@ TVM_FFI_STATIC_INIT_BLOCK() {
               const ffi::Bytes& bytes) { return Make({symbol, compiler, compatibility, bytes}); })
       .def("tvm_byoc_dnnl.RunnerCheck", Door(RunnerCheck))
       .def("tvm_byoc_dnnl.RunnerLoad", Door(RunnerLoad))
-      .def("tvm_byoc_dnnl.BlobBytes", Door(BytesOf))
       .def("tvm_byoc_dnnl.BlobNamed", Door(Named));
 }
 

@@ -20,8 +20,6 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-namespace ffi = tvm::ffi;
-
 constexpr int64_t kParallelBytes = 1 << 20;
 
 thread_local bool uses_caches = false;

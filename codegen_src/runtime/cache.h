@@ -6,14 +6,11 @@
 // next rows of the sequence may be written there.
 #pragma once
 
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the header below needs it.
-#include <tvm/ffi/container/tensor.h>
-
 #include <cstdint>
 #include <optional>
 
 #include "common/graph.h"
+#include "runtime/ffi.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -30,19 +27,18 @@ struct NewRows {
 /// they lie behind all rows that the buffer of `past` holds of their sequence and there is room,
 /// the result is a view of the same buffer, else of a new one, with a copy. Where this thread does
 /// not use caches, or the tensor has no elements, it is dense memory with nothing in it.
-tvm::ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis,
-                           const NewRows& rows);
+ffi::Tensor GrowCache(const DLTensor& past, const Dims& shape, int64_t axis, const NewRows& rows);
 
 /// The rows that the buffer has room for of which a tensor shows the first ones, along this axis; 0
 /// if it shows none.
 int64_t CacheRows(const DLTensor& tensor, int64_t axis);
 
 /// All of a new buffer, for an owner who has views of its sequences made.
-tvm::ffi::Tensor NewCache(const tvm::ffi::Shape& room, int64_t axis, DLDataType dtype);
+ffi::Tensor NewCache(const ffi::Shape& room, int64_t axis, DLDataType dtype);
 
 /// So many rows of some sequences, for the owner of a whole cache: what else shows further rows of
 /// these will not be read any more. Rows that others have more of are 0.
-tvm::ffi::Tensor ShowCache(const tvm::ffi::Tensor& cache, int64_t axis, int64_t first,
-                           const tvm::ffi::Shape& lengths);
+ffi::Tensor ShowCache(const ffi::Tensor& cache, int64_t axis, int64_t first,
+                      const ffi::Shape& lengths);
 
 }  // namespace tvm_byoc_dnnl

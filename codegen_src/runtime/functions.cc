@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions that Python calls.
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the headers below need it.
-#include <tvm/ffi/container/array.h>
-#include <tvm/ffi/extra/module.h>
-#include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
-#include <tvm/ffi/string.h>
-
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,8 +20,6 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-namespace ffi = tvm::ffi;
 
 /// Whether an engine runs every node of each of several graphs; see Engine::Probe. Of several, one
 /// about which the engine throws has an empty answer: whoever asks about it alone gets the error.
@@ -112,14 +102,17 @@ std::string AskHost(const std::string& name, const std::string& error) {
   return std::string((*help)(name, error).cast<ffi::String>());
 }
 
+/// What export writes of one of our modules.
+ffi::Bytes ModuleBytes(const ffi::Module& module) { return module->SaveToBytes(); }
+
 TVM_FFI_STATIC_INIT_BLOCK() {
-  namespace refl = tvm::ffi::reflection;
   KeepTeamOnAllCores();
   UseTeamForTVM();
   SetEngineHelp(AskHost);
-  refl::GlobalDef()
+  ffi::reflection::GlobalDef()
       .def("tvm_byoc_dnnl.UseTeamForTVM", UseTeamForTVM)
       .def("tvm_byoc_dnnl.ModuleCreate", Door(Create))
+      .def("tvm_byoc_dnnl.ModuleBytes", Door(ModuleBytes))
       .def("tvm_byoc_dnnl.SaveProgram",
            [](const ffi::String& json) {
              return ffi::Bytes(SaveProgram({json.data(), json.size()}, WriterName()));

@@ -2,16 +2,13 @@
 // The mapping of our errors to tvm-ffi's.
 #pragma once
 
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the header below needs it.
-#include <tvm/ffi/error.h>
-
 #include <new>
 #include <stdexcept>
 #include <utility>
 
 #include "common/support/error.h"
 #include "native/threads.h"
+#include "runtime/ffi.h"
 
 namespace tvm_byoc_dnnl {
 
@@ -21,13 +18,13 @@ auto Guarded(const Body& body) -> decltype(body()) {
   try {
     return body();
   } catch (const Error& error) {
-    throw tvm::ffi::Error(Name(error.kind()), error.what(), "");
+    throw ffi::Error(Name(error.kind()), error.what(), "");
   } catch (const std::out_of_range& error) {  // an index in the data of a call
-    throw tvm::ffi::Error("IndexError", error.what(), "");
+    throw ffi::Error("IndexError", error.what(), "");
   } catch (const std::runtime_error& error) {  // of an engine, or of the system
-    throw tvm::ffi::Error("RuntimeError", error.what(), "");
+    throw ffi::Error("RuntimeError", error.what(), "");
   } catch (const std::bad_alloc&) {
-    throw tvm::ffi::Error("MemoryError", "out of memory in a dnnl_byoc module", "");
+    throw ffi::Error("MemoryError", "out of memory in a dnnl_byoc module", "");
   }
 }
 

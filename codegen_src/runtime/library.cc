@@ -4,14 +4,6 @@
 // tvm-ffi looks up the loader of a file by its suffix. Ours takes that place for libraries that
 // export_library of this package has written, so that a file which was replaced is loaded anew by
 // TVM alone and by C++ programs, too. All other libraries go on to tvm-ffi's own as they are.
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the headers below need it.
-#include <tvm/ffi/container/array.h>
-#include <tvm/ffi/extra/module.h>
-#include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
-#include <tvm/ffi/string.h>
-
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,8 +18,6 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-namespace ffi = tvm::ffi;
 
 constexpr const char* kLoader = "ffi.Module.load_from_file.so";
 
@@ -123,10 +113,10 @@ ffi::Module CreateObject(const ffi::Bytes& object, const ffi::Module& library,
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   const auto loader = ffi::Function::GetGlobalRequired(kLoader);
-  tvm::ffi::reflection::GlobalDef().def(
-      "tvm_byoc_dnnl.LoadLibrary",
-      [loader](const ffi::String& path) { return Load(loader, path); });
-  tvm::ffi::reflection::GlobalDef()
+  ffi::reflection::GlobalDef().def("tvm_byoc_dnnl.LoadLibrary", [loader](const ffi::String& path) {
+    return Load(loader, path);
+  });
+  ffi::reflection::GlobalDef()
       .def("tvm_byoc_dnnl.CheckLibrary", Door(CheckLibrary))
       .def("tvm_byoc_dnnl.LibraryRecord", Door(Record))
       .def("tvm_byoc_dnnl.WriteMark", Door(WriteMark))

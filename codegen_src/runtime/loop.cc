@@ -2,16 +2,6 @@
 // Loops whose number of rounds a call knows: the VM's function of a round is called until it ends.
 // Sequences of tensors whose number a call knows: arrays of tensors that nothing writes to. And a
 // copy of a tensor whose sizes a call knows.
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the headers below need it.
-#include <tvm/ffi/container/array.h>
-#include <tvm/ffi/container/shape.h>
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/dtype.h>
-#include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
-#include <tvm/ffi/string.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -28,25 +18,22 @@
 namespace tvm_byoc_dnnl {
 namespace {
 
-namespace ffi = tvm::ffi;
-
 /// As errors.py has it.
 constexpr int64_t kMostRounds = int64_t{1} << 24;
 /// Memory for all rounds that may come is taken at once up to this many bytes, else for a few of
 /// them.
 constexpr int64_t kBytesAtOnce = int64_t{1} << 26, kBytesOfFew = int64_t{1} << 16;
 
-template <typename T>
-ffi::Tensor Scalar(T value, DLDataType dtype) {
-  ffi::Tensor tensor = DenseTensor({}, dtype);
-  *static_cast<T*>(tensor.data_ptr()) = value;
+ffi::Tensor Scalar(int64_t value) {
+  ffi::Tensor tensor = DenseTensor({}, DLDataType{kDLInt, 64, 1});
+  *static_cast<int64_t*>(tensor.data_ptr()) = value;
   return tensor;
 }
 
 template <typename T>
-T FirstOf(const ffi::Any& value) {
+T FirstOf(const ffi::Tensor& tensor) {
   T found;
-  std::memcpy(&found, DataOf(*value.cast<ffi::Tensor>().GetDLTensorPtr()), sizeof(T));
+  std::memcpy(&found, DataOf(*tensor.GetDLTensorPtr()), sizeof(T));
   return found;
 }
 
@@ -109,7 +96,7 @@ class Stack {
 void Loop(ffi::PackedArgs args, ffi::Any* result) {
   static const ffi::Function invoke = ffi::Function::GetGlobalRequired("vm.builtin.invoke_closure");
   const std::string node(args[2].cast<ffi::String>());
-  const int64_t trips = FirstOf<int64_t>(args[3]);
+  const int64_t trips = FirstOf<int64_t>(args[3].cast<ffi::Tensor>());
   ffi::Any go = args[4];
   const auto first = args[5].cast<ffi::Array<ffi::Any>>();
   std::vector<ffi::Any> states(first.begin(), first.end());
@@ -120,12 +107,12 @@ void Loop(ffi::PackedArgs args, ffi::Any* result) {
     dtypes >> dtype;
     stacks.emplace_back(shape.cast<ffi::Shape>(), ffi::StringToDLDataType(dtype));
   }
-  for (int64_t round = 0; round < trips && FirstOf<bool>(go); ++round) {
+  for (int64_t round = 0; round < trips && FirstOf<bool>(go.cast<ffi::Tensor>()); ++round) {
     if (round == kMostRounds) {
       Fail(ErrorKind::kInput, node, " has not ended after ", kMostRounds,
            " rounds, which is the limit (MOST_ROUNDS)");
     }
-    const ffi::Any number = Scalar<int64_t>(round, DLDataType{kDLInt, 64, 1});
+    const ffi::Any number = Scalar(round);
     std::vector<ffi::AnyView> call{args[0], args[1], number, go};
     call.insert(call.end(), states.begin(), states.end());
     ffi::Any out;
@@ -158,23 +145,19 @@ ffi::Tensor CopyOf(const ffi::Tensor& tensor) {
   return copy;
 }
 
-/// A position below `end`, counted from behind the items if it is below 0.
-int64_t Position(const Items& items, const ffi::Tensor& position, int64_t end) {
+/// The position of an item, or of up to `behind` more; counted from behind the items if below 0.
+int64_t Position(const Items& items, const ffi::Tensor& position, int64_t behind = 0) {
   const auto count = static_cast<int64_t>(items.size());
-  int64_t at;
-  std::memcpy(&at, DataOf(*position.GetDLTensorPtr()), sizeof(at));
-  if (at < -count || at >= end) {
+  const auto at = FirstOf<int64_t>(position);
+  if (at < -count || at >= count + behind) {
     throw ffi::Error("IndexError", Cat("the position ", at, " is out of range in a sequence"), "");
   }
   return at < 0 ? at + count : at;
 }
-int64_t Position(const Items& items, const ffi::Tensor& position) {
-  return Position(items, position, static_cast<int64_t>(items.size()));
-}
 
 Items Insert(const Items& items, const ffi::Tensor& item, const ffi::Tensor& position) {
   Items longer = items;
-  const int64_t at = Position(items, position, static_cast<int64_t>(items.size()) + 1);
+  const int64_t at = Position(items, position, 1);
   longer.insert(longer.begin() + at, CopyOf(item));
   return longer;
 }
@@ -195,11 +178,7 @@ ffi::Tensor At(const Items& items, const ffi::Tensor& position) {
   return items[Position(items, position)];
 }
 
-ffi::Tensor Length(const Items& items) {
-  ffi::Tensor length = DenseTensor({}, DLDataType{kDLInt, 64, 1});
-  *static_cast<int64_t*>(length.data_ptr()) = static_cast<int64_t>(items.size());
-  return length;
-}
+ffi::Tensor Length(const Items& items) { return Scalar(static_cast<int64_t>(items.size())); }
 
 /// All items one behind the other along an axis, which is a new one if they are stacked.
 ffi::Tensor Concat(const Items& items, int64_t axis, bool stacks) {

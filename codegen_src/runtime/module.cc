@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/module.h"
 
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the headers below need it.
-#include <tvm/ffi/container/array.h>
-#include <tvm/ffi/container/shape.h>
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/extra/module.h>
-#include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
-#include <tvm/ffi/string.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -29,8 +19,6 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-namespace ffi = tvm::ffi;
 
 /// Whether calls of this thread make the plan of each new size, as Runner.warm_up demands.
 thread_local bool makes_plans = false;
@@ -96,9 +84,6 @@ class RegionModule final : public ffi::ModuleObj {
           names.push_back(ffi::String(n));
         return names;
       });
-    }
-    if (name == "save_to_bytes") {  // the bytes that export writes, for tools
-      return ffi::Function::FromTyped([self]() { return self->SaveToBytes(); });
     }
     if (name == "describe") {
       return ffi::Function::FromPacked([self](ffi::PackedArgs args, ffi::Any* result) {

@@ -2,15 +2,14 @@
 // A region as a module of TVM's runtime.
 #pragma once
 
-#include <tvm/ffi/extra/module.h>
-
 #include <string>
 
 #include "common/artifact.h"
+#include "runtime/ffi.h"
 
 namespace tvm_byoc_dnnl {
 
-tvm::ffi::Module NewRegionModule(Artifact artifact);
+ffi::Module NewRegionModule(Artifact artifact);
 
 /// Whether calls of this thread make the plan of each new size, as Runner.warm_up demands. Returns
 /// the value that it had.

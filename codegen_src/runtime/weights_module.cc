@@ -5,16 +5,6 @@
 // In the process that built the model they are TVM's tensors. An exported library contains them as
 // plain data, of any size, beside its code (see data_object.h); where it is loaded they are views
 // of the mapped file, and constants that are no longer used cost no memory.
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the headers below need it.
-#include <tvm/ffi/container/array.h>
-#include <tvm/ffi/container/map.h>
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/extra/module.h>
-#include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
-#include <tvm/ffi/string.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -35,8 +25,6 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-namespace ffi = tvm::ffi;
 
 std::string_view BytesOf(const DLTensor& tensor) {
   return {DataOf(tensor), ffi::GetDataSize(tensor)};
@@ -174,10 +162,6 @@ class WeightsModule final : public ffi::ModuleObj {
       ffi::ObjectPtr<WeightsModule> self = ffi::GetObjectPtr<WeightsModule>(this);
       return ffi::Function::FromTyped(
           [self, entry]() { return Guarded([&] { return self->Shared(entry); }); });
-    }
-    if (name == "save_to_bytes") {  // the bytes that export writes, for tools
-      ffi::ObjectPtr<WeightsModule> self = ffi::GetObjectPtr<WeightsModule>(this);
-      return ffi::Function::FromTyped([self]() { return self->SaveToBytes(); });
     }
     return std::nullopt;
   }
@@ -317,7 +301,7 @@ ffi::Module CreateWeights(const ffi::Array<ffi::String>& names,
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef()
+  ffi::reflection::GlobalDef()
       .def("ffi.Module.load_from_bytes.byoc_weights",
            [](const ffi::Bytes& bytes) {
              return Guarded([&] {

@@ -49,9 +49,14 @@ def layer(batch: object) -> GraphBuilder:
     return g
 
 
+def saved_bytes(g: GraphBuilder) -> bytes:
+    module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())
+    return bytes(_native.function("tvm_byoc_dnnl.ModuleBytes")(module))
+
+
 def test_a_thousand_loads_and_runs() -> None:
     g = layer(16)
-    saved = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())["save_to_bytes"]()
+    saved = saved_bytes(g)
     load = _native.function("ffi.Module.load_from_bytes.dnnl_byoc")
     x, y = np.ones((16, 64), "float32"), np.empty((16, 48), "float32")
 
@@ -82,9 +87,7 @@ def test_a_thousand_refusals() -> None:
     """What fails leaves nothing behind either."""
     g = layer(16)
     load = _native.function("ffi.Module.load_from_bytes.dnnl_byoc")
-    saved = bytearray(
-        _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", g.name, g.json(), g.const_names())["save_to_bytes"]()
-    )
+    saved = bytearray(saved_bytes(g))
     saved[-1] ^= 1
     data = bytes(saved)
     refused = 0

@@ -121,10 +121,12 @@ def test_a_flipped_bit_in_a_weight_is_one_clear_error(tmp_path):
 def test_weights_of_no_loaded_library_are_one_clear_error(exported):
     run = byoc.load(exported)
     weights = next(m for m in run.module.imports if m.kind == "byoc_weights")
-    data = bytearray(weights["save_to_bytes"]())
+    data = bytearray(_native.function("tvm_byoc_dnnl.ModuleBytes")(weights))
     assert _native.function("ffi.Module.load_from_bytes.byoc_weights")(bytes(data)).kind == "byoc_weights"
     other = byoc.compile(weighty_model(64, 1)[0]).mod
-    unexported = next(m for m in other.imports if m.kind == "byoc_weights")["save_to_bytes"]()
+    unexported = _native.function("tvm_byoc_dnnl.ModuleBytes")(
+        next(m for m in other.imports if m.kind == "byoc_weights")
+    )
     with pytest.raises(byoc.ArtifactError, match="exports tvm_byoc_weights_"):
         _native.function("ffi.Module.load_from_bytes.byoc_weights")(unexported)
 

@@ -48,7 +48,7 @@ def loader(data: bytes) -> Any:
 
 
 def saved(module: Any) -> bytes:
-    return module["save_to_bytes"]()
+    return bytes(_native.function("tvm_byoc_dnnl.ModuleBytes")(module))
 
 
 def small() -> GraphBuilder:
@@ -149,7 +149,7 @@ import sys
 from tvm_byoc_dnnl.core import _native
 symbol, graph, *constants = sys.argv[2:]
 module = _native.function("tvm_byoc_dnnl.ModuleCreate")("dnnl", symbol, graph, constants)
-open(sys.argv[1], "wb").write(module["save_to_bytes"]())
+open(sys.argv[1], "wb").write(_native.function("tvm_byoc_dnnl.ModuleBytes")(module))
 """
 
 

@@ -105,7 +105,7 @@ class ModelCache(CacheFolder):
 
     def keep_region(self, compiler: str, content: str, module: tvm.runtime.Module) -> None:
         """Keep what a vendor's compiler made of a region; a folder that takes nothing more is a warning."""
-        data = bytes(_native.function("tvm_byoc_dnnl.BlobBytes")(module))
+        data = bytes(_native.function("tvm_byoc_dnnl.ModuleBytes")(module))
         self.keep(f"{self._region_key(compiler, content)}.region", data)
 
     def text(self, path: Path, make: Callable[[], str]) -> str:
