@@ -2,7 +2,6 @@
 #include "common/artifact.h"
 
 #include <cstdio>
-#include <tuple>
 
 #include "common/data_object.h"
 #include "common/support/bytes.h"
@@ -85,62 +84,126 @@ bool IsSound(const WeightsTable::Entry& entry) {
   return bits / 8 + (bits % 8 != 0) == entry.bytes;
 }
 
-/// As many items as a count says that stands before them.
-template <typename Read>
-void ReadItems(ByteReader* reader, const Read& read) {
-  const auto count = reader->Read<uint64_t>();
-  for (uint64_t i = 0; i < count; ++i) read();
+/// A payload that is written, or one that is read: its fields are listed once for both.
+class Payload {
+ public:
+  Payload() = default;
+  explicit Payload(ByteReader from) : reads_(true), from_(from) {}
+
+  template <typename... Fields>
+  void operator()(Fields&... fields) {
+    (Pass(fields), ...);
+  }
+
+  /// How many items there are, and each of them.
+  template <typename Item, typename List>
+  void Each(std::vector<Item>& items, const List& list) {
+    uint64_t count = items.size();
+    Pass(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      if (reads_) items.emplace_back();
+      list(items[i]);
+    }
+  }
+  template <typename Item>
+  void Each(std::vector<Item>& items) {
+    Each(items, [&](Item& item) { Pass(item); });
+  }
+
+  /// Older files do not have all fields.
+  bool HasMore() const { return !reads_ || from_.left() != 0; }
+  void ExpectEnd() const { from_.ExpectEnd(); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void Pass(std::string& text) {
+    reads_ ? void(text = from_.ReadString()) : AppendString(text, &bytes_);
+  }
+  template <typename Integer>
+  void Pass(Integer& number) {
+    reads_ ? void(number = from_.Read<Integer>()) : Append(number, &bytes_);
+  }
+
+  bool reads_ = false;
+  ByteReader from_{{}};
+  std::string bytes_;
+};
+
+void List(Artifact& artifact, Payload& fields) {
+  fields(artifact.symbol, artifact.graph_json, artifact.isa);
+  fields.Each(artifact.const_names);
+  if (fields.HasMore()) fields(artifact.engine);
 }
 
-uint32_t ReadIndex(ByteReader* reader, size_t count) {
-  const auto index = reader->Read<uint32_t>();
-  if (index >= count) {
-    Fail(ErrorKind::kArtifact, "the saved module is damaged: it refers to constant ", index, " of ",
-         count);
+void List(WeightsTable& table, Payload& fields) {
+  fields(table.total_bytes);
+  fields.Each(table.entries, [&](WeightsTable::Entry& entry) {
+    fields(entry.name, entry.dtype_code, entry.dtype_bits);
+    fields.Each(entry.shape);
+    fields(entry.offset, entry.bytes, entry.checksum);
+  });
+  fields.Each(table.regions, [&](WeightsTable::Region& region) {
+    fields(region.symbol);
+    fields.Each(region.entries);
+  });
+  fields.Each(table.getters,
+              [&](WeightsTable::Getter& getter) { fields(getter.symbol, getter.entry); });
+}
+
+void List(Blob& blob, Payload& fields) {
+  fields(blob.symbol, blob.compiler, blob.compatibility, blob.bytes);
+  if (fields.HasMore()) fields(blob.results);
+}
+
+void List(std::string& text, Payload& fields) { fields(text); }
+
+template <typename Saved>
+std::string SaveAs(std::string_view kind, Saved saved, std::string_view writer) {
+  Payload payload;
+  std::string name(kind);
+  payload(name);
+  List(saved, payload);
+  return Seal(payload.bytes(), writer);
+}
+
+template <typename Saved>
+Saved LoadAs(std::string_view kind, std::string_view bytes) {
+  Saved saved;
+  Payload payload(Unseal(bytes, kind));
+  List(saved, payload);
+  payload.ExpectEnd();
+  return saved;
+}
+
+void CheckIndex(uint32_t index, size_t count) {
+  if (index < count) return;
+  Fail(ErrorKind::kArtifact, "the saved module is damaged: it refers to constant ", index, " of ",
+       count);
+}
+
+void CheckEntry(const WeightsTable::Entry& entry, uint64_t total_bytes) {
+  if (entry.offset > total_bytes || entry.bytes > total_bytes - entry.offset) {
+    Fail(ErrorKind::kArtifact, "the saved module is damaged: constant \"", Printable(entry.name),
+         "\" lies beyond the ", total_bytes, " bytes of data");
   }
-  return index;
+  if (IsSound(entry)) return;
+  Fail(ErrorKind::kArtifact, "the saved module is damaged: constant \"", Printable(entry.name),
+       "\" of shape ", Join(entry.shape), " and ", static_cast<int>(entry.dtype_bits),
+       " bits does not have ", entry.bytes, " bytes at ", entry.offset);
 }
 
 }  // namespace
 
 std::string Save(const Artifact& artifact, std::string_view writer) {
-  std::string payload;
-  AppendString(kRegionKind, &payload);
-  AppendString(artifact.symbol, &payload);
-  AppendString(artifact.graph_json, &payload);
-  AppendString(artifact.isa, &payload);
-  Append<uint64_t>(artifact.const_names.size(), &payload);
-  for (const std::string& name : artifact.const_names) AppendString(name, &payload);
-  AppendString(artifact.engine, &payload);
-  return Seal(payload, writer);
+  return SaveAs(kRegionKind, artifact, writer);
 }
-
-Artifact Load(std::string_view bytes) {
-  ByteReader payload = Unseal(bytes, kRegionKind);
-  Artifact artifact;
-  artifact.symbol = payload.ReadString();
-  artifact.graph_json = payload.ReadString();
-  artifact.isa = payload.ReadString();
-  ReadItems(&payload, [&] { artifact.const_names.push_back(payload.ReadString()); });
-  if (payload.left() != 0) artifact.engine = payload.ReadString();
-  payload.ExpectEnd();
-  return artifact;
-}
-
-bool WeightsTable::Entry::operator==(const Entry& other) const {
-  auto fields = [](const Entry& e) {
-    return std::tie(e.name, e.dtype_code, e.dtype_bits, e.shape, e.offset, e.bytes, e.checksum);
-  };
-  return fields(*this) == fields(other);
-}
+Artifact Load(std::string_view bytes) { return LoadAs<Artifact>(kRegionKind, bytes); }
 
 std::string WeightsTable::DataSymbol() const {
   std::string content;
-  Append<uint64_t>(total_bytes, &content);
+  Append(total_bytes, &content);
   for (const Entry& entry : entries) {
-    for (uint64_t field : {entry.offset, entry.bytes, entry.checksum}) {
-      Append<uint64_t>(field, &content);
-    }
+    for (uint64_t field : {entry.offset, entry.bytes, entry.checksum}) Append(field, &content);
   }
   char hex[17];
   std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(Xxh64(content)));
@@ -148,111 +211,31 @@ std::string WeightsTable::DataSymbol() const {
 }
 
 std::string Save(const WeightsTable& table, std::string_view writer) {
-  std::string payload;
-  AppendString(kWeightsKind, &payload);
-  Append<uint64_t>(table.total_bytes, &payload);
-  Append<uint64_t>(table.entries.size(), &payload);
-  for (const WeightsTable::Entry& entry : table.entries) {
-    AppendString(entry.name, &payload);
-    Append<uint8_t>(entry.dtype_code, &payload);
-    Append<uint8_t>(entry.dtype_bits, &payload);
-    Append<uint64_t>(entry.shape.size(), &payload);
-    for (int64_t dim : entry.shape) Append<uint64_t>(static_cast<uint64_t>(dim), &payload);
-    for (uint64_t field : {entry.offset, entry.bytes, entry.checksum}) {
-      Append<uint64_t>(field, &payload);
-    }
-  }
-  Append<uint64_t>(table.regions.size(), &payload);
-  for (const WeightsTable::Region& region : table.regions) {
-    AppendString(region.symbol, &payload);
-    Append<uint64_t>(region.entries.size(), &payload);
-    for (uint32_t entry : region.entries) Append<uint32_t>(entry, &payload);
-  }
-  Append<uint64_t>(table.getters.size(), &payload);
-  for (const WeightsTable::Getter& getter : table.getters) {
-    AppendString(getter.symbol, &payload);
-    Append<uint32_t>(getter.entry, &payload);
-  }
-  return Seal(payload, writer);
+  return SaveAs(kWeightsKind, table, writer);
 }
 
 WeightsTable LoadWeightsTable(std::string_view bytes) {
-  ByteReader payload = Unseal(bytes, kWeightsKind);
-  WeightsTable table;
-  table.total_bytes = payload.Read<uint64_t>();
-  ReadItems(&payload, [&] {
-    WeightsTable::Entry entry;
-    entry.name = payload.ReadString();
-    entry.dtype_code = payload.Read<uint8_t>();
-    entry.dtype_bits = payload.Read<uint8_t>();
-    ReadItems(&payload,
-              [&] { entry.shape.push_back(static_cast<int64_t>(payload.Read<uint64_t>())); });
-    entry.offset = payload.Read<uint64_t>();
-    entry.bytes = payload.Read<uint64_t>();
-    entry.checksum = payload.Read<uint64_t>();
-    if (entry.offset > table.total_bytes || entry.bytes > table.total_bytes - entry.offset) {
-      Fail(ErrorKind::kArtifact, "the saved module is damaged: constant \"", Printable(entry.name),
-           "\" lies beyond the ", table.total_bytes, " bytes of data");
-    }
-    if (!IsSound(entry)) {
-      Fail(ErrorKind::kArtifact, "the saved module is damaged: constant \"", Printable(entry.name),
-           "\" of shape ", Join(entry.shape), " and ", static_cast<int>(entry.dtype_bits),
-           " bits does not have ", entry.bytes, " bytes at ", entry.offset);
-    }
-    table.entries.push_back(std::move(entry));
-  });
-  ReadItems(&payload, [&] {
-    WeightsTable::Region region{payload.ReadString(), {}};
-    ReadItems(&payload,
-              [&] { region.entries.push_back(ReadIndex(&payload, table.entries.size())); });
-    table.regions.push_back(std::move(region));
-  });
-  ReadItems(&payload, [&] {
-    std::string symbol = payload.ReadString();
-    table.getters.push_back({std::move(symbol), ReadIndex(&payload, table.entries.size())});
-  });
-  payload.ExpectEnd();
+  auto table = LoadAs<WeightsTable>(kWeightsKind, bytes);
+  const size_t count = table.entries.size();
+  for (const WeightsTable::Entry& entry : table.entries) CheckEntry(entry, table.total_bytes);
+  for (const WeightsTable::Region& region : table.regions) {
+    for (uint32_t entry : region.entries) CheckIndex(entry, count);
+  }
+  for (const WeightsTable::Getter& getter : table.getters) CheckIndex(getter.entry, count);
   return table;
 }
 
 std::string Save(const Blob& blob, std::string_view writer) {
-  std::string payload;
-  AppendString(kBlobKind, &payload);
-  for (const std::string* field :
-       {&blob.symbol, &blob.compiler, &blob.compatibility, &blob.bytes}) {
-    AppendString(*field, &payload);
-  }
-  Append<int64_t>(blob.results, &payload);
-  return Seal(payload, writer);
+  return SaveAs(kBlobKind, blob, writer);
 }
-
-Blob LoadBlob(std::string_view bytes) {
-  ByteReader payload = Unseal(bytes, kBlobKind);
-  Blob blob;
-  for (std::string* field : {&blob.symbol, &blob.compiler, &blob.compatibility, &blob.bytes}) {
-    *field = payload.ReadString();
-  }
-  if (payload.left() > 0) blob.results = payload.Read<int64_t>();
-  payload.ExpectEnd();
-  return blob;
-}
+Blob LoadBlob(std::string_view bytes) { return LoadAs<Blob>(kBlobKind, bytes); }
 
 std::string SaveProgram(std::string_view json, std::string_view writer) {
-  std::string payload;
-  AppendString(kProgramKind, &payload);
-  AppendString(json, &payload);
-  return Seal(payload, writer);
+  return SaveAs(kProgramKind, std::string(json), writer);
 }
+std::string LoadProgram(std::string_view bytes) { return LoadAs<std::string>(kProgramKind, bytes); }
 
-std::string LoadProgram(std::string_view bytes) {
-  ByteReader payload = Unseal(bytes, kProgramKind);
-  std::string json = payload.ReadString();
-  payload.ExpectEnd();
-  return json;
-}
-
-SavedIn FindSaved(std::string_view file) {
-  SavedIn found;
+void FindSaved(std::string_view file, SavedIn* found) {
   for (size_t at = 0; (at = file.find(kMagic, at)) != std::string_view::npos;) {
     const std::string_view rest = file.substr(at);
     at += kMagic.size();
@@ -265,14 +248,12 @@ SavedIn FindSaved(std::string_view file) {
       const std::string kind = ByteReader(payload).ReadString();
       const std::string_view bytes = rest.substr(0, rest.size() - reader.left());
       at += bytes.size() - kMagic.size();
-      if (kind == kProgramKind) found.programs.push_back(bytes);
-      if (kind == kRegionKind) found.regions.push_back(bytes);
-      if (kind == kWeightsKind) found.weights.push_back(bytes);
-      if (kind == kBlobKind) found.blobs.push_back(bytes);
+      if (kind == kProgramKind) found->programs.push_back(bytes);
+      if (kind == kRegionKind) found->regions.push_back(bytes);
+      if (kind == kWeightsKind) found->weights.push_back(bytes);
     } catch (const Error&) {  // the magic number alone
     }
   }
-  return found;
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -42,8 +42,6 @@ struct WeightsTable {
     uint64_t offset = 0;
     uint64_t bytes = 0;
     uint64_t checksum = 0;  // XXH64
-
-    bool operator==(const Entry& other) const;
   };
   /// The constants of a region, as indices of entries.
   struct Region {
@@ -83,10 +81,10 @@ Blob LoadBlob(std::string_view bytes);
 std::string SaveProgram(std::string_view json, std::string_view writer);
 std::string LoadProgram(std::string_view bytes);
 
-/// What Save wrote into a file, wherever it lies there.
+/// What Save wrote into a file, wherever it lies there; but for blobs, which need their libraries.
 struct SavedIn {
-  std::vector<std::string_view> programs, regions, weights, blobs;
+  std::vector<std::string_view> programs, regions, weights;
 };
-SavedIn FindSaved(std::string_view file);
+void FindSaved(std::string_view file, SavedIn* found);
 
 }  // namespace tvm_byoc_dnnl

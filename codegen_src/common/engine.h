@@ -145,8 +145,9 @@ void ForgetAll();
 void RegisterEngine(const std::string& name, std::unique_ptr<const Engine> engine);
 
 /// The function that an engine's library exports; it makes the engine.
+extern "C" const Engine* TvmByocEngine();
 constexpr const char* kEngineEntry = "TvmByocEngine";
-using EngineEntry = const Engine* (*)();
+using EngineEntry = decltype(&TvmByocEngine);
 
 /// Asked when an engine's library cannot be loaded, with its name and the linker's message.
 /// May map what is missing, so that another attempt succeeds; returns where it has searched and

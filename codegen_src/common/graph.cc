@@ -123,25 +123,13 @@ class Reader : private GraphReader {
         attrs->alg = ReadAlg(value, kind.algs, place);
         continue;
       }
-      std::visit([&](auto field) { Take(value, place, &(attrs->*field)); }, FieldOf(name));
+      std::visit(
+          [&](auto field) {
+            using Number = std::remove_reference_t<decltype(attrs->*field)>;
+            attrs->*field = As<Number>(value, place);
+          },
+          FieldOf(name));
     }
-  }
-
-  static void Take(const json::Value& value, const std::string& where, Dims* to) {
-    *to = AsIntegers(value, where);
-  }
-  static void Take(const json::Value& value, const std::string& where, int64_t* to) {
-    *to = AsInteger(value, where);
-  }
-  static void Take(const json::Value& value, const std::string& where, double* to) {
-    *to = AsNumber(value, where);
-  }
-  static void Take(const json::Value& value, const std::string& where, std::vector<double>* to) {
-    *to = AsNumbers(value, where);
-  }
-  static void Take(const json::Value& value, const std::string& where,
-                   std::vector<std::string>* to) {
-    *to = AsStrings(value, where);
   }
 
   static std::string ReadAlg(const json::Value& value, const char* allowed,
@@ -205,7 +193,7 @@ class Reader : private GraphReader {
       }
     }
     if (const json::Value* source = json::Find(object, "source"))
-      node.source = AsStrings(*source, place);
+      node.source = As<std::vector<std::string>>(*source, place);
     if (const json::Value* calls = json::Find(object, "calls")) {
       for (const json::Value& call : AsArray(*calls, place)) {
         node.calls.push_back(Position(call, place));

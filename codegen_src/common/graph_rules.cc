@@ -218,15 +218,25 @@ void NeedWords(const Checker& c, const char* name, const std::vector<std::string
   }
 }
 
-/// The dtype of an input of attention: that of keys and values may be narrower.
-void CheckAttended(const Checker& c, int input) {
-  if (input >= c.OwnInputs()) return;
-  const DType dtype = c.InDType(input);
-  const bool is_narrow =
-      dtype == DType::kBFloat16 || dtype == DType::kFloat16 || dtype == DType::kInt8;
-  const bool is_key_or_value = input == 1 || input == 2;
-  c.Need(dtype == DType::kFloat32 || (is_narrow && is_key_or_value),
-         "inputs float32, keys and values also bfloat16, float16 or int8");
+/// What attention and attention over a cache have in common. With heads, each of the keys' serves
+/// as many of the queries'. Keys and values may be narrower than float32; `starts` is an input of
+/// neither.
+void CheckAttention(const Checker& c, int starts) {
+  const Dims &query = c.In(0), &key = c.In(1);
+  c.Need(c.a.softcap >= 0, "a softcap of 0 or more");
+  if (query.size() == 4) {
+    c.Need(
+        query[1] < 0 || key[1] < 0 || query[1] == key[1] || (key[1] > 0 && query[1] % key[1] == 0),
+        "as many heads of queries as of keys, or a multiple of them");
+  }
+  for (int i = 0; i < c.OwnInputs(); ++i) {
+    const DType dtype = c.InDType(i);
+    const bool is_narrow =
+        dtype == DType::kBFloat16 || dtype == DType::kFloat16 || dtype == DType::kInt8;
+    c.Need(i == starts || dtype == DType::kFloat32 || (is_narrow && (i == 1 || i == 2)),
+           "inputs float32, keys and values also bfloat16, float16 or int8");
+  }
+  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
 }
 
 void CheckLayer(const Checker& c) {

@@ -247,7 +247,6 @@ KIND(CompressedMatmul, "compressed_matmul", 3, 4, "alg? group_size scale_bits?",
 })
 
 KIND(Attention, "attention", 3, 4, "alg scale softcap?", "accurate no_nan", {
-  c.Need(c.a.softcap >= 0, "a softcap of 0 or more");
   const Dims& query = c.In(0);
   const Dims& key = c.In(1);
   const Dims& value = c.In(2);
@@ -259,17 +258,13 @@ KIND(Attention, "attention", 3, 4, "alg scale softcap?", "accurate no_nan", {
   Dims expected = {query[0], query[rank - 2], value[rank - 1]};
   Dims scores = {query[0], query[rank - 2], key[rank - 2]};
   if (rank == 4) {
-    c.Need(
-        query[1] < 0 || key[1] < 0 || query[1] == key[1] || (key[1] > 0 && query[1] % key[1] == 0),
-        "as many heads of queries as of keys, or a multiple of them");
     for (Dims* dims : {&keys, &values}) dims->insert(dims->begin() + 1, key[1]);
     for (Dims* dims : {&expected, &scores}) dims->insert(dims->begin() + 1, query[1]);
   }
   c.NeedShape("keys", key, keys);
   c.NeedShape("values", value, values);
   if (c.OwnInputs() == 4) c.NeedBroadcast("bias", c.In(3), scores);
-  for (int i = 0; i < c.OwnInputs(); ++i) CheckAttended(c, i);
-  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
+  CheckAttention(c, /*starts=*/-1);
   c.NeedOut(expected);
 })
 
@@ -310,17 +305,13 @@ KIND(CachedAttention, "cached_attention", 4, 5, "scale window softcap", "", {
   const Dims& value = c.In(2);
   c.Need(query.size() == 4 && key.size() == 4 && value.size() == 4,
          "queries, keys and values of rank 4");
-  c.Need(query[1] < 0 || key[1] < 0 || query[1] == key[1] || (key[1] > 0 && query[1] % key[1] == 0),
-         "as many heads of queries as of keys, or a multiple of them");
   c.NeedShape("keys", key, {query[0], key[1], key[2], query[3]});
   c.NeedShape("values", value, {query[0], key[1], key[2], value[3]});
   c.NeedShape("starts", c.In(3), {query[0]});
   c.Need(c.InDType(3) == DType::kInt64, "starts int64");
   if (c.OwnInputs() == 5) c.NeedShape("sinks", c.In(4), {query[1]});
-  for (int i : {0, 1, 2, 4}) CheckAttended(c, i);
-  c.Need(c.OutDType() == DType::kFloat32, "an output float32");
+  CheckAttention(c, /*starts=*/3);
   c.Need(c.a.window >= 0 && c.a.window < kMaxAttr, "a window of 0 or more");
-  c.Need(c.a.softcap >= 0, "a softcap of 0 or more");
   c.NeedOut({query[0], query[1], query[2], value[3]});
 })
 

@@ -28,22 +28,6 @@ Dims WithHeads(Dims dims) {
   return dims;
 }
 
-/// How the kernel reads keys and values; a graph has no other dtypes of these.
-byoc_dtype ReadAs(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return BYOC_F32;
-    case DType::kBFloat16:
-      return BYOC_BF16;
-    case DType::kFloat16:
-      return BYOC_F16;
-    case DType::kInt8:
-      return BYOC_S8;
-    default:
-      return BYOC_F32;
-  }
-}
-
 /// Strides as the kernel takes them; 0 along the axes that an operand has only one element of.
 byoc_attention_strides StridesOf(const MemoryDesc& md) {
   const Dims dims = WithHeads(md.get_dims());
@@ -70,8 +54,8 @@ byoc_attention_params SizesOf(const NodeView& n) {
   p.keys = key[2];
   p.key.width = query[3];
   p.value.width = n.Shape(2).back();
-  p.key.dtype = ReadAs(n.DTypeOf(1));
-  p.value.dtype = ReadAs(n.DTypeOf(2));
+  p.key.dtype = ToKernels(n.DTypeOf(1));
+  p.value.dtype = ToKernels(n.DTypeOf(2));
   p.rule.scale = n.a.scale;
   p.rule.softcap = n.a.softcap;
   p.rule.has_bias = HasBias(n);
@@ -126,7 +110,7 @@ void EmitKernel(const NodeView& n, byoc_attention_params p) {
     Dims shape = n.Shape(kBias);
     if (shape.back() != p.keys) {
       shape.back() = p.keys;
-      bias = Expanded(&l, bias, shape);
+      bias = Expanded(l, bias, shape);
     }
     args.push_back({DNNL_ARG_BIAS, bias, n.DenseRows(bias)});
     p.bias = StridesOf(args.back().md);
@@ -154,7 +138,7 @@ int ForEachHead(const NodeView& n, int value, int64_t heads) {
   const Dims shape = l.shape(value);
   if (shape.size() == 3 || shape[1] == heads) return value;
   const int apart = l.Reshaped(value, {shape[0], shape[1], 1, shape[2], shape[3]});
-  const int wide = Expanded(&l, apart, {shape[0], shape[1], heads / shape[1], shape[2], shape[3]});
+  const int wide = Expanded(l, apart, {shape[0], shape[1], heads / shape[1], shape[2], shape[3]});
   return l.Reshaped(wide, {shape[0], heads, shape[2], shape[3]});
 }
 
@@ -243,11 +227,10 @@ static void LowerRotary(const NodeView& n) {
   const Dims from = src.get_strides(), to = dst.get_strides();
   std::copy_n(from.begin(), 3, p.src);
   std::copy_n(to.begin(), 3, p.dst);
-  n.lowering.EmitKernel(kRotary, AsParams(p),
-                        {{DNNL_ARG_SRC, n.In(0), src},
-                         n.AsDense(DNNL_ARG_SRC_1, 1),
-                         n.AsDense(DNNL_ARG_SRC_2, 2),
-                         {DNNL_ARG_DST, n.output, dst}});
+  n.lowering.EmitKernel(StepOf(kRotary, kRotary.name, p), {{DNNL_ARG_SRC, n.In(0), src},
+                                                           n.AsDense(DNNL_ARG_SRC_1, 1),
+                                                           n.AsDense(DNNL_ARG_SRC_2, 2),
+                                                           {DNNL_ARG_DST, n.output, dst}});
 }
 
 bool RunAttention(byoc_attention_params params, void* const* data, int threads) {

@@ -107,7 +107,7 @@ static bool FuseBatchNormalization(const NodeView& n, const std::vector<PostOpDe
 static void LowerBatchNormalization(const NodeView& n) {
   if (FuseBatchNormalization(n, {})) return;
   if (n.OwnInputs() > 1 + kStatistics) return LowerJoined(n);
-  EmitOrFail(&n.lowering, Describe(n, {}));
+  EmitOrFail(n.lowering, Describe(n, {}));
 }
 
 const KindRow kBatchNormalizationRow = {nullptr, LowerBatchNormalization, FuseBatchNormalization};

@@ -25,8 +25,7 @@ void AskLess(algorithm* alg, int* first, int* second) {
 
 /// Puts the operand that is not of the output's shape second, the only one that implementations
 /// broadcast.
-void Arrange(Lowering* lowering, algorithm* alg, int* first, int* second, const Dims& out) {
-  Lowering& l = *lowering;
+void Arrange(Lowering& l, algorithm* alg, int* first, int* second, const Dims& out) {
   AskLess(alg, first, second);
   const bool may_swap = Commutes(*alg) && l.shape(*second) == out;
   // Rather bring a plain operand into the other's layout than a layout back to plain.
@@ -34,7 +33,7 @@ void Arrange(Lowering* lowering, algorithm* alg, int* first, int* second, const 
       (l.shape(*first) != out || (IsDense(l.Layout(*first)) && !IsDense(l.Layout(*second))))) {
     std::swap(*first, *second);
   } else if (l.shape(*first) != out) {
-    *first = Expanded(lowering, *first, out);
+    *first = Expanded(l, *first, out);
   }
 }
 
@@ -76,7 +75,7 @@ static std::vector<OpDesc> DescribeBinary(const NodeView& n) {
   Lowering& l = n.lowering;
   Operation operation = OperationOf(Kind::kBinary, n.a.alg);
   int first = n.In(0), second = n.In(1);
-  Arrange(&l, &operation.alg, &first, &second, n.OutShape());
+  Arrange(l, &operation.alg, &first, &second, n.OutShape());
   const MemoryDesc& present = l.Layout(first);
   const MemoryDesc dense = Dense(l.shape(first), l.dtype(first));
   return {Describe(l, operation, first, second, n.output, IsCompact(present) ? present : dense),
@@ -84,13 +83,12 @@ static std::vector<OpDesc> DescribeBinary(const NodeView& n) {
 }
 
 static void LowerBinary(const NodeView& n) {
-  LowerBinary(&n.lowering, OperationOf(Kind::kBinary, n.a.alg), n.In(0), n.In(1), n.output);
+  LowerBinary(n.lowering, OperationOf(Kind::kBinary, n.a.alg), n.In(0), n.In(1), n.output);
 }
 
-void LowerBinary(Lowering* lowering, Operation operation, int first, int second, int result) {
-  Lowering& l = *lowering;
+void LowerBinary(Lowering& l, Operation operation, int first, int second, int result) {
   const Dims out = l.shape(result);
-  Arrange(lowering, &operation.alg, &first, &second, out);
+  Arrange(l, &operation.alg, &first, &second, out);
   Dims flat, flat_operand;
   Collapse(out, l.shape(second), &flat, &flat_operand);
   const int flat_first = l.Reshaped(first, flat), flat_result = l.NewOutput(result, flat);
@@ -98,7 +96,7 @@ void LowerBinary(Lowering* lowering, Operation operation, int first, int second,
     return Describe(l, operation, flat_first, operand, flat_result, Dense(flat, l.dtype(first)));
   };
   if (!l.Emit({describe(l.Reshaped(second, flat_operand))}, /*accept_reference=*/false))
-    EmitOrFail(lowering, {describe(l.Reshaped(Expanded(lowering, second, out), flat))});
+    EmitOrFail(l, {describe(l.Reshaped(Expanded(l, second, out), flat))});
   Place place = l.PlaceIn(flat_result, Dense(flat, l.dtype(result)));
   place.md = Dense(out, l.dtype(result));
   l.SetPlace(result, place);

@@ -31,8 +31,8 @@ struct Kernel {
 #define BYOC_IF_AMX(run) nullptr  // never offered (HasTiles)
 #endif
 
-/// Those that several lowerings call.
-extern const Kernel kFill, kNormalize;
+/// Steps of it are no node's.
+extern const Kernel kFill;
 
 /// A kernel of ours in the place of a primitive.
 struct KernelCall {

@@ -126,7 +126,7 @@ double Lowering::CostHere(const Candidate& candidate) {
 /// oneDNN's answer; an empty one if it has no implementation, or only one with a known fault, which
 /// is then described in `fault`.
 PrimitiveDesc Lowering::Ask(const OpDesc& op, std::string* fault) const {
-  PrimitiveDesc pd = machine_.ask(op, engine_);
+  PrimitiveDesc pd = machine_.ask(op);
   const char* why = pd ? KnownFault(op, pd, isa()) : nullptr;
   if (why == nullptr) return pd;
   if (fault != nullptr) *fault = Cat(pd.impl(), " is not used: ", why);

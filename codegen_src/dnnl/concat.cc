@@ -80,7 +80,7 @@ void EmitRows(const NodeView& n, int64_t axis_of_rows, int place, bool is_end, i
                              {DNNL_ARG_SRC_1, place, RawLayout(l.shape(place), DType::kInt64)}};
   if (past >= 0) args.push_back({DNNL_ARG_SRC_2, past, Dense(l.shape(past), n.OutDType())});
   args.push_back({DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())});
-  l.EmitKernel(kAppend, AsParams(p), args);
+  l.EmitKernel(StepOf(kAppend, kAppend.name, p), args);
 }
 
 /// Copies to the result the sources that were not written there.
@@ -124,7 +124,7 @@ static void LowerConcat(const NodeView& n) {
     op.args.push_back(n.OutAny());
     return op;
   };
-  EmitOrFail(&l, {describe(false), describe(true)});
+  EmitOrFail(l, {describe(false), describe(true)});
 }
 
 static void LowerAppend(const NodeView& n) {

@@ -116,13 +116,13 @@ std::string EmitEntryPoints(const Graph& graph) {
 
 class Emitter {
  public:
-  Emitter(const Graph& graph, const Program& program, SourceForm form)
-      : graph_(graph), program_(program), form_(form) {}
+  Emitter(const Graph& graph, const Program& program, bool as_function)
+      : graph_(graph), program_(program), as_function_(as_function) {}
 
   std::string Run() {
     EmitAllSteps();
     return Cat(Head(), Buffers(), functions_, Creation(),
-               form_ == SourceForm::kTvmFunction ? EmitEntryPoints(graph_) : "");
+               as_function_ ? EmitEntryPoints(graph_) : "");
   }
 
  private:
@@ -152,8 +152,7 @@ class Emitter {
                "   The calls are those of the plan that the running module has, in its layouts:\n"
                "   what oneDNN chose is asked for again, and must be the same. */\n"
                "#include \"",
-               form_ == SourceForm::kTvmFunction ? "dnnl_byoc_tvm.h" : "dnnl_byoc_runtime.h",
-               "\"\n", kernels, "\n");
+               as_function_ ? "dnnl_byoc_tvm.h" : "dnnl_byoc_runtime.h", "\"\n", kernels, "\n");
   }
 
   std::string Buffers() const {
@@ -263,9 +262,8 @@ class Emitter {
         Cat("int ", graph_.name, "_create(dnnl_byoc_region* r, const void* const* constants)");
     // Other files call it, but for that of a function of TVM.
     const std::string linkage =
-        form_ == SourceForm::kTvmFunction
-            ? "static "
-            : Cat("#ifdef __cplusplus\nextern \"C\"\n#endif\n", declaration, ";\n\n");
+        as_function_ ? "static "
+                     : Cat("#ifdef __cplusplus\nextern \"C\"\n#endif\n", declaration, ";\n\n");
     return Cat(
         "/* `constants` in the order of the graph; they must outlive the region. Returns 0, or 1\n"
         "   with a message in r->plan.error. In either case dnnl_byoc_destroy(r) releases "
@@ -280,15 +278,15 @@ class Emitter {
 
   const Graph& graph_;
   const Program& program_;
-  const SourceForm form_;
+  const bool as_function_;
   EmittedLayouts layouts_;
   std::string functions_, creation_;
 };
 
 }  // namespace
 
-std::string EmitSource(const Graph& graph, const Program& program, SourceForm form) {
-  return Emitter(graph, program, form).Run();
+std::string EmitSource(const Graph& graph, const Program& program, bool as_function) {
+  return Emitter(graph, program, as_function).Run();
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -11,14 +11,11 @@
 
 namespace tvm_byoc_dnnl {
 
-enum class SourceForm {
-  kStandalone,  // includes dnnl_byoc_runtime.h and needs oneDNN alone; `<name>_create` is its entry
-  kTvmFunction  // includes dnnl_byoc_tvm.h; exports `<name>` and `__init_<name>` to TVM
-};
-
-/// The program as source (C99, and C++ as well) that makes the same calls of oneDNN. Throws
+/// The program as source (C99, and C++ as well) that makes the same calls of oneDNN: a function of
+/// TVM, which includes dnnl_byoc_tvm.h and exports `<name>` and `__init_<name>`; or a part of a
+/// program, which includes dnnl_byoc_runtime.h and is entered by `<name>_create`. Throws
 /// Error(kUnsupported) for a program that cannot be written as source.
-std::string EmitSource(const Graph& graph, const Program& program, SourceForm form);
+std::string EmitSource(const Graph& graph, const Program& program, bool as_function);
 
 /// The memory descriptors `r->md[i]` of the source so far: made of strides, or of a descriptor that
 /// is there already, since oneDNN has no constructor of blocked layouts. A copy can restore this

@@ -49,11 +49,19 @@ std::optional<std::string> EmittedLayouts::Name(const MemoryDesc& md, std::strin
   const Dims dims = md.get_dims();
   const std::string target = Cat("&r->md[", known_.size(), "], ");
   const std::string shape = Cat(dims.size(), ", dims, ", TypeName(md), ", ");
-  if (md.get_format_kind() == FormatKind::any) {
+  // Those with blocks a kernel of ours may have left where no primitive made them.
+  constexpr std::pair<dnnl::memory::format_tag, const char*> kTags[] = {
+      {dnnl::memory::format_tag::any, "dnnl_format_tag_any"},
+      {dnnl::memory::format_tag::aBcd8b, "dnnl_aBcd8b"},
+      {dnnl::memory::format_tag::aBcd16b, "dnnl_aBcd16b"}};
+  for (const auto& [tag, name] : kTags) {
+    const bool is_any = tag == dnnl::memory::format_tag::any;
+    if (is_any ? !IsAny(md) : dims.size() != 4 || MemoryDesc(dims, md.get_data_type(), tag) != md)
+      continue;
     return Add(md,
                Cat("  {\n    ", DimsArray("dims", dims),
-                   "\n    DNNL_BYOC_CALL(dnnl_memory_desc_create_with_tag(", target, shape,
-                   "dnnl_format_tag_any));\n  }\n"),
+                   "\n    DNNL_BYOC_CALL(dnnl_memory_desc_create_with_tag(", target, shape, name,
+                   "));\n  }\n"),
                out);
   }
   if (IsStrided(md) && MemoryDesc(dims, md.get_data_type(), md.get_strides()) == md) {
@@ -63,18 +71,6 @@ std::optional<std::string> EmittedLayouts::Name(const MemoryDesc& md, std::strin
             "\n    DNNL_BYOC_CALL(dnnl_memory_desc_create_with_strides(", target, shape,
             "strides));\n  }\n"),
         out);
-  }
-  // Layouts that a kernel of ours may have left where no primitive made them.
-  constexpr std::pair<dnnl::memory::format_tag, const char*> kBlocked[] = {
-      {dnnl::memory::format_tag::aBcd8b, "dnnl_aBcd8b"},
-      {dnnl::memory::format_tag::aBcd16b, "dnnl_aBcd16b"}};
-  for (const auto& [tag, name] : kBlocked) {
-    if (dims.size() != 4 || MemoryDesc(dims, md.get_data_type(), tag) != md) continue;
-    return Add(md,
-               Cat("  {\n    ", DimsArray("dims", dims),
-                   "\n    DNNL_BYOC_CALL(dnnl_memory_desc_create_with_tag(", target, shape, name,
-                   "));\n  }\n"),
-               out);
   }
   std::optional<std::string> call = Derived(md);
   if (!call) return std::nullopt;

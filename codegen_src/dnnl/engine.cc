@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dnnl/engine.h"
+#include "common/engine.h"
 
 #include <dlfcn.h>
 #include <omp.h>
@@ -99,7 +99,7 @@ class DnnlPlanner final : public Planner {
 
   /// Nothing if weights that are packed already would make calls noticeably slower.
   std::optional<Program> Lower(const Shapes& shapes, const Growth* growth, bool reuses) {
-    Lowering lowering(graph_, shapes, CpuEngine(), CostOf(graph_, engine_));
+    Lowering lowering(graph_, shapes, CostOf(graph_, engine_));
     lowering.Share(&store_, reuses);
     if (growth != nullptr) lowering.Grow(*growth);
     Program program = lowering.Run();
@@ -184,15 +184,17 @@ class DnnlEngine final : public Engine {
 
   std::string Emit(const Graph& graph, bool as_function) const override {
     return Translated([&] {
-      return EmitSource(
-          graph, Lowering(graph, Specialise(graph, {}), CpuEngine(), CostOf(graph, *this)).Run(),
-          as_function ? SourceForm::kTvmFunction : SourceForm::kStandalone);
+      const Program program = Lowering(graph, Specialise(graph, {}), CostOf(graph, *this)).Run();
+      return EmitSource(graph, program, as_function);
     });
   }
 };
 
 }  // namespace
 
-std::unique_ptr<const Engine> NewDnnlEngine() { return std::make_unique<DnnlEngine>(); }
+/// Throws Error(kLibrary) if the oneDNN of this process is of a version that we do not know.
+extern "C" __attribute__((visibility("default"))) const Engine* TvmByocEngine() {
+  return new DnnlEngine;
+}
 
 }  // namespace tvm_byoc_dnnl

@@ -33,40 +33,28 @@ void Check(int status, const char* error) {
   if (status != BYOC_OK) throw std::runtime_error(error);
 }
 
-const dnnl::engine& CpuEngine() {
-  static const auto* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);  // outlives all
-  return *engine;
-}
-
 AlignedBuffer::AlignedBuffer(size_t bytes) : data_(byoc_allocate(bytes)), bytes_(bytes) {
   if (data_ == nullptr) throw std::bad_alloc();
 }
 
 void AlignedBuffer::Free::operator()(char* data) const { byoc_free(data); }
 
-std::shared_ptr<AlignedBuffer> PackedStore::FindLocked(const PackedKey& key) const {
+std::shared_ptr<AlignedBuffer> PackedStore::Find(const PackedKey& key) const {
+  std::lock_guard<std::mutex> lock(mutex_);
   for (const Entry& entry : entries_) {
-    if (entry.key == key) {
-      if (auto buffer = entry.buffer.lock()) return buffer;
-    }
+    auto buffer = entry.key == key ? entry.buffer.lock() : nullptr;
+    if (buffer != nullptr) return buffer;
   }
   return nullptr;
 }
 
-std::shared_ptr<AlignedBuffer> PackedStore::Find(const PackedKey& key) {
-  if (key.tensor < 0) return nullptr;
-  std::lock_guard<std::mutex> lock(mutex_);
-  return FindLocked(key);
-}
-
 void PackedStore::Insert(const PackedKey& key, const std::shared_ptr<AlignedBuffer>& buffer) {
-  if (key.tensor < 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (FindLocked(key) == buffer) return;  // another plan's
-  entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
-                                [](const Entry& entry) { return entry.buffer.expired(); }),
-                 entries_.end());
-  entries_.push_back({key, buffer});
+  const auto is_old = [&](const Entry& entry) {  // or another plan's
+    return entry.buffer.expired() || (entry.key == key && entry.buffer.lock() == buffer);
+  };
+  entries_.erase(std::remove_if(entries_.begin(), entries_.end(), is_old), entries_.end());
+  if (key.tensor >= 0) entries_.push_back({key, buffer});
 }
 
 std::vector<PackedKey> PackedStore::FormsOf(int tensor) const {
@@ -191,15 +179,6 @@ void DnnlPlan::Execute(const std::vector<void*>& inputs, const std::vector<void*
 
 void DnnlPlan::Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const {
   Execute(inputs, outputs, nullptr);
-}
-
-json::Object DnnlPlan::Describe(const Graph& graph) const { return DescribePlan(graph, *this); }
-
-json::Object DnnlPlan::Profile(const Graph& graph, const std::vector<void*>& inputs,
-                               const std::vector<void*>& outputs) const {
-  std::vector<double> seconds(program_.steps.size());
-  Execute(inputs, outputs, seconds.data());
-  return DescribeProfile(graph, *this, seconds);
 }
 
 }  // namespace tvm_byoc_dnnl

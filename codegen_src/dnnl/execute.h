@@ -14,9 +14,6 @@
 
 namespace tvm_byoc_dnnl {
 
-/// The only CPU engine of the process.
-const dnnl::engine& CpuEngine();
-
 /// Throws what a kernel or a plan of the executor answers.
 void Check(int status, const char* error);
 
@@ -38,7 +35,7 @@ class AlignedBuffer {
 /// The constants that have been packed so far. The plans own them, and not this table.
 class PackedStore {
  public:
-  std::shared_ptr<AlignedBuffer> Find(const PackedKey& key);
+  std::shared_ptr<AlignedBuffer> Find(const PackedKey& key) const;
   void Insert(const PackedKey& key, const std::shared_ptr<AlignedBuffer>& buffer);
 
   /// The forms in which plans hold a tensor now.
@@ -49,7 +46,6 @@ class PackedStore {
     PackedKey key;
     std::weak_ptr<AlignedBuffer> buffer;
   };
-  std::shared_ptr<AlignedBuffer> FindLocked(const PackedKey& key) const;
 
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
@@ -63,7 +59,7 @@ class DnnlPlan final : public Plan {
   ~DnnlPlan() override;
 
   void Run(const std::vector<void*>& inputs, const std::vector<void*>& outputs) const override;
-  json::Object Describe(const Graph& graph) const override;
+  json::Object Describe(const Graph& graph) const override;  // report.cc, as the next one
   json::Object Profile(const Graph& graph, const std::vector<void*>& inputs,
                        const std::vector<void*>& outputs) const override;
   size_t bytes() const override;
@@ -97,15 +93,6 @@ class DnnlPlan final : public Plan {
   Packing packing_;
   mutable byoc_plan plan_;  // has a lock of its own
 };
-
-// Programs and probes as JSON, for people and for the partitioner (report.cc).
-
-/// The steps of a plan with their implementations and layouts, and the memory that it takes.
-json::Object DescribePlan(const Graph& graph, const DnnlPlan& plan);
-
-/// The steps of a plan with the seconds that each took.
-json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
-                             const std::vector<double>& seconds);
 
 /// Whether every node has a real implementation on this machine; plans without constant values.
 json::Object ProbeGraph(const Graph& graph, const CostModel& cost);

@@ -16,13 +16,18 @@ constexpr Kernel kIntegerPack = {"integer_pack", "integer_plan", byoc_integer_pa
 
 using PrimitiveKind = dnnl::primitive::kind;
 
+/// Whether the kernel reads operands and writes results of a dtype.
+bool IsTaken(DType dtype) {
+  return IsByte(dtype) || dtype == DType::kInt32 || dtype == DType::kFloat32;
+}
+
 bool Suits(const OpDesc& op, const Lowering& values) {
   if (!IsProduct(op.kind)) return false;
   const OpArg& src = *op.Find(DNNL_ARG_SRC);
   const OpArg* bias = op.Find(DNNL_ARG_BIAS);
   return IsByte(values.dtype(src.value)) &&
          IsByte(values.dtype(op.Find(DNNL_ARG_WEIGHTS)->value)) &&
-         KernelDType(values.dtype(op.Find(DNNL_ARG_DST)->value)) &&
+         IsTaken(values.dtype(op.Find(DNNL_ARG_DST)->value)) &&
          (bias == nullptr || values.dtype(bias->value) == DType::kFloat32) &&
          !values.IsConstant(src.value);
 }
@@ -193,9 +198,9 @@ Operands OperandsOf(const OpDesc& op, const Lowering& values, const Dims& dst) {
   const bool is_matmul = op.kind == PrimitiveKind::matmul;
   if (is_matmul) operands.channels = dst.size() - 1;
   operands.place = [&](const PostOpDesc& post_op, const MemoryDesc&, byoc_post_op* described) {
-    const std::optional<byoc_dtype> dtype = KernelDType(values.dtype(post_op.value));
-    if (dtype) described->dtype = *dtype;
-    return dtype && post_op.kind == PostOpDesc::Kind::kBinary;
+    const DType dtype = values.dtype(post_op.value);
+    described->dtype = ToKernels(dtype);
+    return IsTaken(dtype) && post_op.kind == PostOpDesc::Kind::kBinary;
   };
   for (const PostOpDesc& post_op : op.post_ops) {
     operands.layouts.emplace_back();
@@ -268,9 +273,9 @@ std::optional<Candidate> OfferForm(const Candidate& primitive, const Lowering& v
     return std::nullopt;
   p.is_winograd = is_winograd;
   p.has_vnni = values.isa().HasExactIntegerProducts();
-  p.src_dtype = *KernelDType(values.dtype(frame.args[0].value));
-  p.weights_dtype = *KernelDType(values.dtype(frame.args[1].value));
-  p.dst_dtype = *KernelDType(values.dtype(dst.value));
+  p.src_dtype = ToKernels(values.dtype(frame.args[0].value));
+  p.weights_dtype = ToKernels(values.dtype(frame.args[1].value));
+  p.dst_dtype = ToKernels(values.dtype(dst.value));
   p.rows = is_depthwise ? static_cast<int64_t>(BYOC_INTEGER_RUN)
                         : byoc_integer_block(&p, values.machine().PartOfCache("integer_block"));
   p.of.post_ops = static_cast<int64_t>(frame.post_ops.size());

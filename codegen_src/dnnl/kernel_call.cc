@@ -38,15 +38,6 @@ constexpr PostOpRow kPostOps[] = {
     {Algorithm::binary_min, BYOC_MIN},
 };
 
-struct DTypeRow {
-  DType dtype;
-  byoc_dtype of_kernel;
-};
-constexpr DTypeRow kDTypes[] = {{DType::kFloat32, BYOC_F32},
-                                {DType::kInt32, BYOC_S32},
-                                {DType::kInt8, BYOC_S8},
-                                {DType::kUInt8, BYOC_U8}};
-
 /// A post-op as kernels know it, still without its operand; nothing for one that they do not have.
 std::optional<byoc_post_op> WithoutOperand(const PostOpDesc& op) {
   if (op.of_numbers) return std::nullopt;  // theirs keep a NaN
@@ -82,13 +73,6 @@ std::optional<byoc_strides> PlanesOf(const MemoryDesc& md) {
 }
 
 }  // namespace
-
-std::optional<byoc_dtype> KernelDType(DType dtype) {
-  for (const DTypeRow& row : kDTypes) {
-    if (row.dtype == dtype) return row.of_kernel;
-  }
-  return std::nullopt;
-}
 
 std::string KernelImpl(const std::string& name, int64_t isa) {
   return name + (isa == BYOC_AVX512 ? ":avx512_core" : isa == BYOC_AVX2 ? ":avx2" : ":c");

@@ -20,9 +20,6 @@ namespace tvm_byoc_dnnl {
 /// "product:avx2": the name that reports show; ":c" for no instruction set.
 std::string KernelImpl(const std::string& name, int64_t isa);
 
-/// A dtype as kernels know it; nothing for one that they do not have.
-std::optional<byoc_dtype> KernelDType(DType dtype);
-
 /// A matrix whose rows are dense, or an image with its channels last or in blocks that are whole
 /// vectors; nothing for others. The rows of a matrix are pixels, and its columns channels.
 std::optional<byoc_strides> StridesOf(const MemoryDesc& md, int64_t lanes);

@@ -106,15 +106,15 @@ Operation OperationOf(Kind kind, const std::string& alg, double alpha = 0, doubl
 
 /// Emits the cheapest of the candidates, a reference implementation if there is nothing better.
 /// Throws Error(kUnsupported) if there is none.
-inline void EmitOrFail(Lowering* lowering, const std::vector<OpDesc>& descriptions) {
-  if (!lowering->Emit(descriptions, /*accept_reference=*/true)) lowering->FailUnsupported();
+inline void EmitOrFail(Lowering& l, const std::vector<OpDesc>& descriptions) {
+  if (!l.Emit(descriptions, /*accept_reference=*/true)) l.FailUnsupported();
 }
 
 /// A node without attributes and post-ops, for Lowering::LowerInSteps.
 Node NewNode(Kind kind, std::vector<int> inputs, int output);
 
 /// `result` = `first` alg `second`, whatever their shapes; used for post-ops as well.
-void LowerBinary(Lowering* lowering, Operation operation, int first, int second, int result);
+void LowerBinary(Lowering& l, Operation operation, int first, int second, int result);
 
 /// A node that reads a tensor without elements but has a result.
 void LowerEmpty(const NodeView& n);
@@ -123,7 +123,7 @@ void LowerEmpty(const NodeView& n);
 bool RunAttention(byoc_attention_params params, void* const* data, int threads);
 
 /// A value broadcast to this shape, in memory of its own.
-int Expanded(Lowering* lowering, int value, const Dims& shape);
-void ExpandTo(Lowering* lowering, int from, int to);
+int Expanded(Lowering& l, int value, const Dims& shape);
+void ExpandTo(Lowering& l, int from, int to);
 
 }  // namespace tvm_byoc_dnnl

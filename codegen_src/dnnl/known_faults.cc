@@ -148,6 +148,7 @@ const char* KnownFault(const OpDesc& op, const PrimitiveDesc& pd, const Isa& isa
   if (MultipliesBytes(op, pd) && op.preferred != "saturating" && !isa.HasExactIntegerProducts()) {
     return "sums of 8-bit products are not exact on a CPU without VNNI";
   }
+  if (IsRms(op)) return "it subtracts the mean, which this operation does not";
   if (ScalesItsResult(op)) return "it multiplies its result by the scale of its source";
   if (const char* inexact = Inexact(op, pd, isa)) return inexact;
   if (ChangesLayoutOfBytes(op, pd)) {

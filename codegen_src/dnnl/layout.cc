@@ -17,12 +17,22 @@ using DataType = dnnl::memory::data_type;
 
 struct Row {
   DType dtype;
-  DataType type;
+  DataType of_onednn;
+  byoc_dtype of_kernels;
 };
-constexpr Row kRows[] = {{DType::kFloat32, DataType::f32},   {DType::kFloat16, DataType::f16},
-                         {DType::kBFloat16, DataType::bf16}, {DType::kInt32, DataType::s32},
-                         {DType::kInt8, DataType::s8},       {DType::kUInt8, DataType::u8},
-                         {DType::kBool, DataType::u8}};  // 0 or 1 in a byte
+constexpr Row kRows[] = {
+    {DType::kFloat32, DataType::f32, BYOC_F32},    {DType::kFloat16, DataType::f16, BYOC_F16},
+    {DType::kBFloat16, DataType::bf16, BYOC_BF16}, {DType::kInt32, DataType::s32, BYOC_S32},
+    {DType::kInt8, DataType::s8, BYOC_S8},         {DType::kUInt8, DataType::u8, BYOC_U8},
+    {DType::kBool, DataType::u8, BYOC_U8}};  // 0 or 1 in a byte
+
+const Row& RowOf(DType dtype) {
+  const auto row = std::find_if(std::begin(kRows), std::end(kRows),
+                                [&](const Row& known) { return known.dtype == dtype; });
+  if (row == std::end(kRows))
+    Fail(ErrorKind::kUnsupported, "oneDNN computes nothing in ", Name(dtype));
+  return *row;
+}
 
 int64_t ElementSize(const MemoryDesc& md) {
   return static_cast<int64_t>(dnnl::memory::data_type_size(md.get_data_type()));
@@ -35,12 +45,8 @@ std::optional<MemoryDesc> IfNotEmpty(MemoryDesc md) {
 
 }  // namespace
 
-DataType ToDnnl(DType dtype) {
-  for (const Row& row : kRows) {
-    if (row.dtype == dtype) return row.type;
-  }
-  Fail(ErrorKind::kUnsupported, "oneDNN computes nothing in ", Name(dtype));
-}
+DataType ToDnnl(DType dtype) { return RowOf(dtype).of_onednn; }
+byoc_dtype ToKernels(DType dtype) { return RowOf(dtype).of_kernels; }
 
 bool IsOfOneDnn(DType dtype) { return dtype != DType::kFloat64 && dtype != DType::kInt64; }
 

@@ -8,13 +8,16 @@
 #include <string>
 
 #include "common/graph.h"
+#include "kernels/byoc_post_ops.h"
 
 namespace tvm_byoc_dnnl {
 
 using MemoryDesc = dnnl::memory::desc;
 
-/// Throws Error(kUnsupported) for a dtype that oneDNN does not have.
+/// A dtype as oneDNN and as our kernels know it. Both throw Error(kUnsupported) for one that oneDNN
+/// does not have.
 dnnl::memory::data_type ToDnnl(DType dtype);
+byoc_dtype ToKernels(DType dtype);
 bool IsOfOneDnn(DType dtype);
 
 /// oneDNN has no tensors of rank 0: they become [1].

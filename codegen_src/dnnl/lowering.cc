@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/support/error.h"
+#include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_copy.h"
 
@@ -27,10 +28,8 @@ bool IsPlaces(const Node& node, size_t input) {
 
 }  // namespace
 
-Lowering::Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
-                   CostModel cost, const Machine& machine)
+Lowering::Lowering(const Graph& graph, const Shapes& shapes, CostModel cost, const Machine& machine)
     : graph_(graph),
-      engine_(engine),
       cost_(std::move(cost)),
       machine_(machine),
       destinations_(FindDestinations(graph, shapes)),
@@ -165,9 +164,8 @@ void Lowering::PlaceArguments() {
   for (auto [given, mask] : masks) {
     const Dims shape = values_[mask].shape;
     const MemoryDesc md = RawLayout(shape, values_[mask].dtype);
-    EmitKernel(kWiden,
-               {ElementCount(Dims(shape.begin(), shape.end() - 1)), shape.back(),
-                SizeOf(values_[mask].dtype)},
+    EmitKernel(StepOf(kWiden, kWiden.name, ElementCount(Dims(shape.begin(), shape.end() - 1)),
+                      shape.back(), SizeOf(values_[mask].dtype)),
                {{DNNL_ARG_SRC, given, md},
                 {DNNL_ARG_SRC_1, length_, RawLayout({1}, DType::kInt64)},
                 {DNNL_ARG_DST, mask, md}});
@@ -376,7 +374,7 @@ void Lowering::ApplyPostOps(const Node& node, size_t first, int value) {
     op.args.push_back({DNNL_ARG_DST, result, AnyLayout(shape, dtype)});
     if (!Emit({op}, /*accept_reference=*/false)) {
       if (post_op.kind == PostOpDesc::Kind::kBinary) {
-        LowerBinary(this, op, value, post_op.value, result);
+        LowerBinary(*this, op, value, post_op.value, result);
       } else if (!Emit({op}, /*accept_reference=*/true)) {
         FailUnsupported(Cat("oneDNN has no implementation of post-op ", i, " here"));
       }
@@ -418,11 +416,9 @@ void Lowering::DeliverOutputs() {
     if (ElementCount(v.shape) == 0) continue;
     const DType dtype = graph_.tensors[value].dtype;
     Place output{outputs_[i].buffer, 0, RawLayout(v.shape, dtype)};
-    if (v.dtype != dtype) {
-      Narrow(value, output, dtype);
-      continue;
-    }
-    bool there = std::any_of(v.places.begin(), v.places.end(), [&](const Place& place) {
+    if (v.dtype != dtype) value = Narrowed(value, dtype, static_cast<int>(i));
+    const std::vector<Place>& places = values_[value].places;
+    bool there = std::any_of(places.begin(), places.end(), [&](const Place& place) {
       return place.buffer == output.buffer && SameLayout(place.md, output.md);
     });
     if (!there) Copy(value, value, output);

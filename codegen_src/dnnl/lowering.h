@@ -98,8 +98,8 @@ class NodeView;
 /// The state of lowering one graph, and the operations that the kinds are built from.
 class Lowering {
  public:
-  Lowering(const Graph& graph, const Shapes& shapes, const dnnl::engine& engine,
-           CostModel cost = DefaultCost, const Machine& machine = Machine());
+  Lowering(const Graph& graph, const Shapes& shapes, CostModel cost = DefaultCost,
+           const Machine& machine = Machine());
 
   /// The forms in which plans for other shapes hold the weights. `reuses`: they are preferred to
   /// others, even where these are somewhat faster.
@@ -130,8 +130,9 @@ class Lowering {
 
   /// A value beside the graph's tensors.
   int NewValue(const Dims& shape, DType dtype, bool constant);
-  /// A value of float32 that stands for one of 16 bits, in these.
-  int Narrowed(int value, DType dtype);
+  /// A value of float32 that stands for one of 16 bits, in these; in an output of the caller's, if
+  /// it goes there.
+  int Narrowed(int value, DType dtype, std::optional<int> output = {});
 
   /// A dense view of a value in another shape.
   int Reshaped(int value, const Dims& shape);
@@ -198,18 +199,15 @@ class Lowering {
   void Copy(int from, int into, const Place& part);
 
   /// Has a kernel of ours read the inputs and write the output (DNNL_ARG_DST), all in the layouts
-  /// of their arguments. `scratch_bytes`: of memory that the kernel may use while it runs.
-  void EmitKernel(const Kernel& kernel, std::vector<int64_t> params, const std::vector<OpArg>& args,
-                  int64_t scratch_bytes = 0);
-
-  /// The same for a step that names its kernel and parameters, and its post-ops for reports.
-  /// `seconds`: what it costs, if that is known.
-  void EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes,
+  /// of their arguments. The step names its kernel and parameters, and its post-ops for reports.
+  /// `scratch_bytes`: of memory that the kernel may use while it runs. `seconds`: what it costs, if
+  /// that is known.
+  void EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes = 0,
                   std::optional<double> seconds = {});
 
-  /// A constant in a form of `bytes` bytes that a kernel makes of others, once. Plans for other
-  /// shapes share it: `tensor` and `bytes` say which it is.
-  int Pack(const Kernel& kernel, std::vector<int64_t> params, const std::vector<OpArg>& args,
+  /// Arguments in a form of `bytes` bytes that a kernel makes of them: of constants once, which
+  /// plans for other shapes share, as `tensor` and `bytes` say which it is; of others per call.
+  int Pack(const Kernel& kernel, const std::vector<int64_t>& params, const std::vector<OpArg>& args,
            int tensor, int64_t bytes);
 
   /// Fills the whole place of a value with these bytes of one element.
@@ -222,8 +220,6 @@ class Lowering {
   /// Throws Error(kUnsupported), with the fault of a primitive that was refused.
   [[noreturn]] void FailUnsupported(
       const std::string& message = "oneDNN has no implementation for it here") const;
-
-  const dnnl::engine& engine() const { return engine_; }
 
  private:
   struct Value {
@@ -245,7 +241,7 @@ class Lowering {
   void Widen();
   /// A cache is as the call gives it, also where oneDNN does not have its dtype.
   void Keep(const Node& cache);
-  void Narrow(int value, const Place& output, DType dtype);
+  void ConvertBits(int from, int to);
   void LowerNode(const Node& node);
   void LowerScaled(const Node& node);
   int Spread(int value, const Scaling& scaling, const Dims& operand, bool is_grouped);
@@ -276,10 +272,8 @@ class Lowering {
   std::optional<Place> WriteToOutput(Candidate* choice);
   void EmitPrimitive(Candidate choice, const std::optional<Place>& place);
   void EmitCall(const Candidate& choice, const std::optional<Place>& place);
-  Step KernelStep(const Kernel& kernel, std::vector<int64_t> params) const;
   std::optional<Place> PlaceInConcat(int value, const MemoryDesc& md);
   Place PlaceResult(int value, std::optional<Place> place, const MemoryDesc& md);
-  Place PackFor(const KernelCall::Packing& packing, const OpArg& arg);
   void Flush(const Place& weights);
   Place NewPlace(int value, const MemoryDesc& md);
   std::optional<Place> OutputPlace(int value) const;
@@ -292,7 +286,6 @@ class Lowering {
   bool AllConstant(const std::vector<int>& values) const;
 
   const Graph& graph_;
-  const dnnl::engine& engine_;
   const CostModel cost_;
   const Machine machine_;
   const PackedStore* packed_ = nullptr;

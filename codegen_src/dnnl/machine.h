@@ -167,7 +167,7 @@ struct Machine {
   int64_t cache_bytes;  // of the second-level cache of a core
   std::shared_ptr<const Rates> rates;
   /// oneDNN's answer to a description. It knows this machine only.
-  PrimitiveDesc (*ask)(const OpDesc& op, const dnnl::engine& engine) = AskOneDnn;
+  PrimitiveDesc (*ask)(const OpDesc& op) = AskOneDnn;
 };
 
 }  // namespace tvm_byoc_dnnl

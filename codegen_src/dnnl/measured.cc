@@ -24,8 +24,9 @@ constexpr double kLast = 1;      // seconds: after all that has a chance
 constexpr double kFirst = 1e-6;  // of its cost: before all others
 constexpr double kSecond = 1e-3;
 
-using Names = std::map<std::string, double>;        // candidate, and the model's seconds
-using Workloads = std::map<std::string, Names>;     // by WorkloadKey
+using Names = std::map<std::string, double>;     // candidate, and the model's seconds
+using Workloads = std::map<std::string, Names>;  // by WorkloadKey
+using Times = std::map<std::string, std::map<std::string, std::vector<double>>>;  // the same
 using Wanted = std::map<std::string, std::string>;  // workload, and the candidate to take
 
 bool Competes(const Candidate& candidate) {
@@ -54,10 +55,9 @@ class Trial {
   Trial(const Graph& graph, const Shapes& shapes, const std::vector<const void*>& constants,
         PackedStore* store, Wanted wanted)
       : wanted_(std::move(wanted)) {
-    Program program =
-        Lowering(graph, shapes, CpuEngine(), [&](const Candidate& c, const Machine& machine) {
-          return Cost(c, machine);
-        }).Run();
+    Program program = Lowering(graph, shapes, [&](const Candidate& c, const Machine& machine) {
+                        return Cost(c, machine);
+                      }).Run();
     plan_ = std::make_unique<DnnlPlan>(std::move(program), shapes, constants, store);
     seconds_.resize(plan_->program().steps.size());
   }
@@ -70,8 +70,7 @@ class Trial {
 
   /// Adds the median of each step that computes a workload, under the names that it was asked by. A
   /// candidate that only the other choices of this plan make possible is not `known`.
-  void Collect(const Workloads& known,
-               std::map<std::string, std::map<std::string, std::vector<double>>>* all) {
+  void Collect(const Workloads& known, Times* all) {
     for (size_t i = 0; i < seconds_.size(); ++i) {
       const Step& step = plan_->program().steps[i];
       const OpArg* dst = step.op.Find(DNNL_ARG_DST);
@@ -120,7 +119,7 @@ class Trial {
 void ForEachCandidate(const Graph& graph,
                       const std::function<void(const Candidate&, const Machine&)>& visit) {
   const Shapes shapes = Specialise(graph, {});
-  Lowering(graph, shapes, CpuEngine(), [&](const Candidate& candidate, const Machine& machine) {
+  Lowering(graph, shapes, [&](const Candidate& candidate, const Machine& machine) {
     if (Competes(candidate)) visit(candidate, machine);
     return DefaultCost(candidate, machine);
   }).Run();
@@ -232,7 +231,7 @@ KnownTimes MeasureProducts(const Graph& graph, int rounds) {
   for (int round = 0; round <= rounds; ++round) {  // the first one warms up
     for (const auto& trial : all) trial->Run(inputs, outputs, round > 0);
   }
-  std::map<std::string, std::map<std::string, std::vector<double>>> seconds;
+  Times seconds;
   for (const auto& trial : all) trial->Collect(workloads, &seconds);
   found.workloads.clear();
   for (auto& [workload, candidates] : seconds) {

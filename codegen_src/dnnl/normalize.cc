@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax of bytes and of short rows of float32, layer normalisation of bytes and float32, and
-// means of float32, along the last axes, by our kernels.
+// Softmax of bytes and of short rows of float32, layer normalisation of bytes and float32, means of
+// float32, and rows divided by the root of the mean of their squares, along the last axes, by our
+// kernels.
 #include <algorithm>
 
 #include "dnnl/kernel_call.h"
-#include "dnnl/kinds.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_normalize.h"
 
@@ -12,6 +12,8 @@ namespace tvm_byoc_dnnl {
 namespace {
 
 using PrimitiveKind = dnnl::primitive::kind;
+
+constexpr Kernel kNormalize = {"normalize", "normalize", byoc_normalize};
 
 bool IsFloat(DType dtype) { return dtype == DType::kFloat32; }
 
@@ -55,7 +57,8 @@ std::optional<byoc_row_form> FormOf(const OpDesc& op, const Lowering& values, by
         const bool is_parameter = arg.arg == DNNL_ARG_SCALE || arg.arg == DNNL_ARG_SHIFT;
         return IsFloat(dtype) || (IsByte(dtype) && !is_parameter);
       });
-      return suits ? std::optional<byoc_row_form>(BYOC_LAYER) : std::nullopt;
+      if (!suits) return std::nullopt;
+      return IsRms(op) ? BYOC_RMS : BYOC_LAYER;
     }
     default:
       return std::nullopt;
@@ -63,8 +66,6 @@ std::optional<byoc_row_form> FormOf(const OpDesc& op, const Lowering& values, by
 }
 
 }  // namespace
-
-const Kernel kNormalize = {"normalize", "normalize", byoc_normalize};
 
 std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering& values) {
   const OpDesc& op = primitive.op;
@@ -90,8 +91,8 @@ std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering
   p.rows = p.form == BYOC_MEAN ? ElementCount(values.shape(dst))
                                : count / byoc_max(values.shape(src).back(), 1);
   p.columns = count / byoc_max(p.rows, 1);
-  p.src_dtype = *KernelDType(values.dtype(src));
-  p.dst_dtype = *KernelDType(values.dtype(dst));
+  p.src_dtype = ToKernels(values.dtype(src));
+  p.dst_dtype = ToKernels(values.dtype(dst));
   p.epsilon = op.epsilon;
   p.factor = IsScaled(op) ? op.post_ops[0].alpha : 1;
   p.addend = IsScaled(op) ? op.post_ops[0].beta : 0;
@@ -115,64 +116,5 @@ std::vector<Candidate> OfferNormalize(const Candidate& primitive, const Lowering
   candidate.work.vectors = static_cast<double>(p.rows) * static_cast<double>(vectors);
   return {candidate};
 }
-
-namespace {
-
-void EmitSteps(const NodeView& n) {
-  Lowering& l = n.lowering;
-  const Dims& shape = n.OutShape();
-  Dims one(shape.size(), 1), of_rows = shape;
-  of_rows.back() = 1;
-  one.back() = shape.back();
-  auto made = [&](const Dims& dims) { return l.NewValue(dims, DType::kFloat32, false); };
-  auto eltwise = [&](const char* alg, int from, const Dims& dims, double alpha, double beta) {
-    Node node = NewNode(Kind::kEltwise, {from}, made(dims));
-    node.attrs.alg = alg;
-    node.attrs.alpha = alpha;
-    node.attrs.beta = beta;
-    return node;
-  };
-  const Node squares = eltwise("square", n.In(0), shape, 0, 0);
-  Node mean = NewNode(Kind::kReduction, {squares.output}, made(of_rows));
-  mean.attrs.alg = "mean";
-  mean.attrs.p = 1;
-  const Node sum = eltwise("linear", mean.output, of_rows, 1, n.a.epsilon);
-  const Node inverse = eltwise("pow", sum.output, of_rows, 1, -0.5);
-  Node result = NewNode(Kind::kBinary, {n.In(0), inverse.output}, n.output);
-  result.attrs.alg = "mul";
-  if (n.OwnInputs() == 1) return l.LowerInSteps({squares, mean, sum, inverse, result});
-  result.output = made(shape);
-  const Node scale = NewNode(Kind::kReshape, {n.In(1)}, l.NewValue(one, n.DTypeOf(1), false));
-  Node scaled = NewNode(Kind::kBinary, {result.output, scale.output}, n.output);
-  scaled.attrs.alg = "mul";
-  l.LowerInSteps({squares, mean, sum, inverse, result, scale, scaled});
-}
-
-}  // namespace
-
-/// Rows divided by the root of the mean of their squares: our kernel, or its steps without AVX2.
-static void LowerRmsNormalization(const NodeView& n) {
-  const std::optional<byoc_isa> isa = n.lowering.isa().Vectors();
-  if (!isa) return EmitSteps(n);
-  byoc_normalize_params p{};
-  p.isa = *isa;
-  p.form = BYOC_RMS;
-  p.columns = n.OutShape().back();
-  p.rows = ElementCount(n.OutShape()) / p.columns;
-  p.src_dtype = p.dst_dtype = BYOC_F32;
-  p.src_scale = p.dst_scale = p.dst_zero = p.beta = -1;
-  p.gamma = n.OwnInputs() > 1 ? 1 : -1;
-  p.result = n.OwnInputs();
-  p.epsilon = n.a.epsilon;
-  p.threads = n.lowering.machine().ThreadsFor(p.rows * p.columns, "wake_normalize");
-  Step step = StepOf(kNormalize, KernelImpl("normalize", p.isa), p);
-  step.op.kind = dnnl::primitive::kind::layer_normalization;  // for reports
-  std::vector<OpArg> args = {n.AsDense(DNNL_ARG_SRC, 0)};
-  if (n.OwnInputs() > 1) args.push_back(n.AsDense(DNNL_ARG_SCALE, 1));
-  args.push_back({DNNL_ARG_DST, n.output, Dense(n.OutShape(), DType::kFloat32)});
-  n.lowering.EmitKernel(std::move(step), args, p.threads * byoc_normalize_numbers(&p) * 4);
-}
-
-const KindRow kRmsNormalizationRow = {nullptr, LowerRmsNormalization};
 
 }  // namespace tvm_byoc_dnnl

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/support/bytes.h"
+
 namespace tvm_byoc_dnnl {
 namespace {
 
@@ -30,7 +32,7 @@ dnnl::primitive_attr MakeAttr(const OpDesc& op) {
   return made.attr;
 }
 
-PrimitiveDesc Ask(const OpDesc& op, const dnnl::engine& engine) {
+PrimitiveDesc Ask(const OpDesc& op) {
   PrimitiveDesc result;
   dnnl::primitive_attr attr;
   try {
@@ -39,80 +41,75 @@ PrimitiveDesc Ask(const OpDesc& op, const dnnl::engine& engine) {
     return result;
   }
   dnnl_primitive_desc_t pd = nullptr;
-  if (Create(op, engine.get(), attr.get(), &pd) == dnnl_success) result = PrimitiveDesc(op, pd);
+  if (Create(op, attr.get(), &pd) == dnnl_success) result = PrimitiveDesc(op, pd);
   return result;
 }
 
 /// oneDNN's loops over results that share weights go along a row.
-PrimitiveDesc NewPrimitiveDesc(const OpDesc& op, const dnnl::engine& engine) {
+PrimitiveDesc NewPrimitiveDesc(const OpDesc& op) {
   if (const std::optional<OpDesc> row = AlongRows(op)) {
-    if (PrimitiveDesc answer = Ask(*row, engine).About(op)) return answer;
+    if (PrimitiveDesc answer = Ask(*row).About(op)) return answer;
   }
-  return Ask(op, engine);
+  return Ask(op);
 }
 
 /// A descriptor has 10 to 60 kB; the largest networks have a thousand different ones.
 constexpr size_t kDescriptors = 2048;
 
-template <typename Args>
-auto* FindArg(Args& args, int arg) {
-  for (auto& candidate : args) {
-    if (candidate.arg == arg) return &candidate;
+/// Calls back with each argument that has a layout: those of the operation, then of its post-ops.
+template <typename Op, typename Visit>
+void ForEachLayout(Op& op, const Visit& visit) {
+  for (auto& arg : op.args) visit(arg.arg, arg.md);
+  for (size_t i = 0; i < op.post_ops.size(); ++i) {
+    if (op.post_ops[i].kind == PostOpDesc::Kind::kBinary) visit(PostOpArg(i), op.post_ops[i].md);
   }
-  return static_cast<decltype(&args[0])>(nullptr);
 }
 
 constexpr size_t kImageRank = 4;
 
-template <typename T>
-void Append(std::string* key, T value) {
-  static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
-  key->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-void Append(std::string* key, const Dims& dims) {
-  Append(key, dims.size());
-  for (int64_t dim : dims) Append(key, dim);
+void AppendDims(const Dims& dims, std::string* key) {
+  Append(dims.size(), key);
+  for (int64_t dim : dims) Append(dim, key);
 }
 
 /// oneDNN's comparison of layouts skips the strides of dims of one element, but its choice of an
 /// implementation reads them.
 void AppendStrides(std::string* key, const MemoryDesc& md) {
   if (md && md.get_format_kind() == dnnl::memory::format_kind::blocked) {
-    Append(key, md.get_strides());
+    AppendDims(md.get_strides(), key);
   }
 }
 
 /// All that the result depends on except the layouts; the number of threads is part of it.
 std::string KeyOf(const OpDesc& op) {
   std::string key;
-  Append(&key, omp_get_max_threads());
-  Append(&key, op.kind);
-  Append(&key, op.alg);
+  Append(omp_get_max_threads(), &key);
+  Append(op.kind, &key);
+  Append(op.alg, &key);
   for (const Dims* dims : {&op.strides, &op.dilates, &op.pad_begin, &op.pad_end, &op.kernel}) {
-    Append(&key, *dims);
+    AppendDims(*dims, &key);
   }
-  for (float value : {op.alpha, op.beta, op.k, op.p, op.epsilon}) Append(&key, value);
-  for (int64_t value : {op.axis, op.group_size, op.local_size}) Append(&key, value);
-  Append(&key, op.flags);
-  Append(&key, op.args.size());
+  for (float value : {op.alpha, op.beta, op.k, op.p, op.epsilon}) Append(value, &key);
+  for (int64_t value : {op.axis, op.group_size, op.local_size}) Append(value, &key);
+  Append(op.flags, &key);
+  Append(op.args.size(), &key);
   for (const OpArg& arg : op.args) {
-    Append(&key, arg.arg);
-    if (arg.md) Append(&key, arg.md.get_dims());
+    Append(arg.arg, &key);
+    if (arg.md) AppendDims(arg.md.get_dims(), &key);
     AppendStrides(&key, arg.md);
   }
-  Append(&key, op.post_ops.size());
+  Append(op.post_ops.size(), &key);
   for (const PostOpDesc& post_op : op.post_ops) {
-    Append(&key, post_op.kind);
-    Append(&key, post_op.alg);
-    Append(&key, post_op.alpha);
-    Append(&key, post_op.beta);
+    Append(post_op.kind, &key);
+    Append(post_op.alg, &key);
+    Append(post_op.alpha, &key);
+    Append(post_op.beta, &key);
     AppendStrides(&key, post_op.md);
   }
   for (const ScalingDesc& s : op.scalings) {
     for (int value : {s.arg, static_cast<int>(s.scale >= 0), static_cast<int>(s.zero_point >= 0),
                       s.scale_mask, s.zero_point_mask}) {
-      Append(&key, value);
+      Append(value, &key);
     }
   }
   return key;
@@ -120,14 +117,16 @@ std::string KeyOf(const OpDesc& op) {
 
 std::vector<MemoryDesc> LayoutsOf(const OpDesc& op) {
   std::vector<MemoryDesc> layouts;
-  for (const OpArg& arg : op.args) layouts.push_back(arg.md);
-  for (const PostOpDesc& post_op : op.post_ops) {
-    if (post_op.kind == PostOpDesc::Kind::kBinary) layouts.push_back(post_op.md);
-  }
+  ForEachLayout(op, [&](int, const MemoryDesc& md) { layouts.push_back(md); });
   return layouts;
 }
 
 }  // namespace
+
+const dnnl::engine& CpuEngine() {
+  static const auto* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);  // outlives all
+  return *engine;
+}
 
 std::optional<MemoryDesc> InOneRow(const MemoryDesc& md) {
   Dims dims = md.get_dims();
@@ -153,21 +152,21 @@ std::optional<OpDesc> AlongRows(const OpDesc& op) {
   flat.dilates = {0, (op.dilates[0] + 1) * width - 1};  // oneDNN counts the holes
   flat.pad_begin = {0, op.pad_begin[0] * width};
   flat.pad_end = {0, op.pad_end[0] * width};
-  std::vector<MemoryDesc*> layouts;
-  for (OpArg& arg : flat.args) layouts.push_back(&arg.md);
-  for (PostOpDesc& post_op : flat.post_ops) {
-    if (post_op.kind == PostOpDesc::Kind::kBinary) layouts.push_back(&post_op.md);
-  }
-  for (MemoryDesc* md : layouts) {
-    const std::optional<MemoryDesc> row = InOneRow(*md);
-    if (!row) return std::nullopt;
-    *md = *row;
-  }
-  return flat;
+  bool has_rows = true;
+  ForEachLayout(flat, [&](int, MemoryDesc& md) {
+    const std::optional<MemoryDesc> row = InOneRow(md);
+    has_rows &= row.has_value();
+    if (row) md = *row;
+  });
+  return has_rows ? std::optional(flat) : std::nullopt;
 }
 
-const OpArg* OpDesc::Find(int arg) const { return FindArg(args, arg); }
-OpArg* OpDesc::Find(int arg) { return FindArg(args, arg); }
+const OpArg* OpDesc::Find(int arg) const {
+  const auto found =
+      std::find_if(args.begin(), args.end(), [&](const OpArg& own) { return own.arg == arg; });
+  return found == args.end() ? nullptr : &*found;
+}
+OpArg* OpDesc::Find(int arg) { return const_cast<OpArg*>(std::as_const(*this).Find(arg)); }
 
 PrimitiveDesc::PrimitiveDesc(const OpDesc& op, dnnl_primitive_desc_t pd) {
   auto answer = std::make_shared<Answer>();
@@ -177,10 +176,7 @@ PrimitiveDesc::PrimitiveDesc(const OpDesc& op, dnnl_primitive_desc_t pd) {
   auto ask = [&](int arg) {
     answer->args.emplace_back(arg, answer->pd.query_md(dnnl::query::exec_arg_md, arg));
   };
-  for (const OpArg& arg : op.args) ask(arg.arg);
-  for (size_t i = 0; i < op.post_ops.size(); ++i) {
-    if (op.post_ops[i].kind == PostOpDesc::Kind::kBinary) ask(PostOpArg(i));
-  }
+  ForEachLayout(op, [&](int arg, const MemoryDesc&) { ask(arg); });
   for (const ScalingDesc& s : op.scalings) {
     if (s.scale >= 0) ask(DNNL_ARG_ATTR_SCALES | s.arg);
     if (s.zero_point >= 0) ask(DNNL_ARG_ATTR_ZERO_POINTS | s.arg);
@@ -199,20 +195,13 @@ PrimitiveDesc PrimitiveDesc::Named(const std::string& impl) const {
 PrimitiveDesc PrimitiveDesc::About(const OpDesc& op) const {
   if (answer_ == nullptr) return {};
   auto answer = std::make_shared<Answer>(*answer_);
-  const auto has_dims_of = [&](int arg, const MemoryDesc& like) {
+  bool has_dims = true;
+  ForEachLayout(op, [&](int arg, const MemoryDesc& like) {
     for (auto& [known, md] : answer->args) {
-      if (known == arg && !(md = md.reshape(like.get_dims(), /*allow_empty=*/true))) return false;
+      if (known == arg) has_dims &= bool(md = md.reshape(like.get_dims(), /*allow_empty=*/true));
     }
-    return true;
-  };
-  for (const OpArg& arg : op.args) {
-    if (!has_dims_of(arg.arg, arg.md)) return {};
-  }
-  for (size_t i = 0; i < op.post_ops.size(); ++i) {
-    const PostOpDesc& post_op = op.post_ops[i];
-    if (post_op.kind == PostOpDesc::Kind::kBinary && !has_dims_of(PostOpArg(i), post_op.md))
-      return {};
-  }
+  });
+  if (!has_dims) return {};
   answer->is_in_one_row = !answer->is_in_one_row;
   PrimitiveDesc result;
   result.answer_ = std::move(answer);
@@ -270,8 +259,8 @@ static DescriptorCache& Answers() {
   return *cache;
 }
 
-PrimitiveDesc AskOneDnn(const OpDesc& op, const dnnl::engine& engine) {
-  return Answers().Get(op, [&] { return NewPrimitiveDesc(op, engine); });
+PrimitiveDesc AskOneDnn(const OpDesc& op) {
+  return Answers().Get(op, [&] { return NewPrimitiveDesc(op); });
 }
 
 void ForgetOneDnn() {

@@ -18,6 +18,9 @@
 
 namespace tvm_byoc_dnnl {
 
+/// The only CPU engine of the process.
+const dnnl::engine& CpuEngine();
+
 /// One execution argument: which value, in which layout (possibly "any").
 struct OpArg {
   int arg = 0;     // DNNL_ARG_*
@@ -75,6 +78,10 @@ struct OpDesc : Operation {
   const OpArg* Find(int arg) const;
   OpArg* Find(int arg);
 };
+
+/// Whether it divides rows by the root of the mean of their squares, which no primitive does: the
+/// description of a layer normalisation, for our kernel alone.
+inline bool IsRms(const OpDesc& op) { return op.preferred == "rms"; }
 
 /// The rows of an image or its weights one after the other; nothing for a form that oneDNN keeps to
 /// itself.
@@ -169,7 +176,7 @@ class DescriptorCache {
 };
 
 /// An empty descriptor if oneDNN has no implementation. It is asked once for equal descriptions.
-PrimitiveDesc AskOneDnn(const OpDesc& op, const dnnl::engine& engine);
+PrimitiveDesc AskOneDnn(const OpDesc& op);
 
 /// Drops the answers, and the code that oneDNN keeps for descriptions that may come again.
 void ForgetOneDnn();
@@ -178,8 +185,7 @@ void ForgetOneDnn();
 int PostOpArg(size_t index);
 
 /// Calls the function for this kind of primitive.
-dnnl_status_t Create(const OpDesc& op, dnnl_engine_t engine, const_dnnl_primitive_attr_t attr,
-                     dnnl_primitive_desc_t* pd);
+dnnl_status_t Create(const OpDesc& op, const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t* pd);
 
 /// The same call as source, which sets `step->pd`; `layouts` are the expressions for the layouts of
 /// the operation's arguments, in their order. Throws Error(kUnsupported) for a kind without a row.

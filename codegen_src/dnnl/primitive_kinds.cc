@@ -31,13 +31,13 @@ static void LowerPRelu(const NodeView& n) {
     weights.assign(shape.size(), 1);
     weights[1] = shape[1];
   }
-  int expanded = Expanded(&l, n.In(1), weights);
+  int expanded = Expanded(l, n.In(1), weights);
   OpDesc op;
   op.kind = dnnl::primitive::kind::prelu;
   op.args = {n.AsDense(DNNL_ARG_SRC, 0),
              {DNNL_ARG_WEIGHTS, expanded, AnyLayout(weights, l.dtype(expanded))},
              n.OutAny()};
-  EmitOrFail(&l, {op});
+  EmitOrFail(l, {op});
 }
 
 const KindRow kPReluRow = {DescribePRelu, LowerPRelu};
@@ -106,6 +106,7 @@ const KindRow kSoftmaxRow = {DescribeSoftmax, nullptr};
 static std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
   OpDesc op;
   op.kind = dnnl::primitive::kind::layer_normalization;
+  if (n.node.kind == Kind::kRmsNormalization) op.preferred = "rms";
   op.epsilon = static_cast<float>(n.a.epsilon);
   op.args = {n.AsDense(DNNL_ARG_SRC, 0)};
   if (n.OwnInputs() > 1) {
@@ -121,6 +122,39 @@ static std::vector<OpDesc> DescribeLayerNormalization(const NodeView& n) {
 }
 
 const KindRow kLayerNormalizationRow = {DescribeLayerNormalization, nullptr};
+
+/// Without our kernel, which takes the place of the primitive.
+static void LowerRmsNormalization(const NodeView& n) {
+  Lowering& l = n.lowering;
+  const Dims& shape = n.OutShape();
+  Dims one(shape.size(), 1), of_rows = shape;
+  of_rows.back() = 1;
+  one.back() = shape.back();
+  auto made = [&](const Dims& dims) { return l.NewValue(dims, DType::kFloat32, false); };
+  auto eltwise = [&](const char* alg, int from, const Dims& dims, double alpha, double beta) {
+    Node node = NewNode(Kind::kEltwise, {from}, made(dims));
+    node.attrs.alg = alg;
+    node.attrs.alpha = alpha;
+    node.attrs.beta = beta;
+    return node;
+  };
+  const Node squares = eltwise("square", n.In(0), shape, 0, 0);
+  Node mean = NewNode(Kind::kReduction, {squares.output}, made(of_rows));
+  mean.attrs.alg = "mean";
+  mean.attrs.p = 1;
+  const Node sum = eltwise("linear", mean.output, of_rows, 1, n.a.epsilon);
+  const Node inverse = eltwise("pow", sum.output, of_rows, 1, -0.5);
+  Node result = NewNode(Kind::kBinary, {n.In(0), inverse.output}, n.output);
+  result.attrs.alg = "mul";
+  if (n.OwnInputs() == 1) return l.LowerInSteps({squares, mean, sum, inverse, result});
+  result.output = made(shape);
+  const Node scale = NewNode(Kind::kReshape, {n.In(1)}, l.NewValue(one, n.DTypeOf(1), false));
+  Node scaled = NewNode(Kind::kBinary, {result.output, scale.output}, n.output);
+  scaled.attrs.alg = "mul";
+  l.LowerInSteps({squares, mean, sum, inverse, result, scale, scaled});
+}
+
+const KindRow kRmsNormalizationRow = {DescribeLayerNormalization, LowerRmsNormalization};
 
 static std::vector<OpDesc> DescribeLrn(const NodeView& n) {
   using Tag = dnnl::memory::format_tag;

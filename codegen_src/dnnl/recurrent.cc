@@ -78,7 +78,7 @@ byoc_recurrent_params ParamsOf(const NodeView& n, byoc_isa isa) {
   return p;
 }
 
-/// The weights as the kernel reads them: of constants once, which plans for other shapes share.
+/// The weights as the kernel reads them.
 int Packed(const NodeView& n, const byoc_recurrent_shape& shape) {
   Lowering& l = n.lowering;
   std::vector<OpArg> args = {n.AsDense(DNNL_ARG_WEIGHTS_0, kWeights),
@@ -89,16 +89,9 @@ int Packed(const NodeView& n, const byoc_recurrent_shape& shape) {
     if (const auto input = InputOf(n, role)) args.push_back(n.AsDense(arg, *input));
   }
   const auto bytes = static_cast<int64_t>(byoc_recurrent_packed_bytes(&shape));
-  if (std::all_of(args.begin(), args.end(),
-                  [&](const OpArg& arg) { return l.IsConstant(arg.value); })) {
-    // Others may read the same weights beside other ones.
-    const int tensor = l.IsReadOnce(n.In(kWeights)) ? n.In(kWeights) : -1;
-    return l.Pack(kRecurrentPack, AsParams(shape), args, tensor, bytes);
-  }
-  const int packed = l.NewValue({bytes}, DType::kUInt8, /*constant=*/false);
-  args.push_back({DNNL_ARG_DST, packed, Dense({bytes}, DType::kUInt8)});
-  l.EmitKernel(kRecurrentPack, AsParams(shape), args);
-  return packed;
+  // Others may read the same weights beside other ones.
+  const int tensor = l.IsReadOnce(n.In(kWeights)) ? n.In(kWeights) : -1;
+  return l.Pack(kRecurrentPack, AsParams(shape), args, tensor, bytes);
 }
 
 /// Each step reads all weights, and widens those of bfloat16 for each sequence.

@@ -51,8 +51,7 @@ OpDesc Reduction(const NodeView& n) {
 }
 
 /// `source` with its axes in the order in which they lie in memory; it is one reader's.
-int InOrderOfMemory(Lowering* lowering, int source) {
-  Lowering& l = *lowering;
+int InOrderOfMemory(Lowering& l, int source) {
   Place place = l.Primary(source);
   place.md = PermuteView(place.md, AxisOrder(place.md));
   const int result = l.NewValue(place.md.get_dims(), l.dtype(source), l.IsConstant(source));
@@ -69,7 +68,7 @@ static bool ReduceAll(const NodeView& n) {
     return false;
   }
   Node node = n.node;
-  node.inputs[0] = InOrderOfMemory(&n.lowering, n.In(0));
+  node.inputs[0] = InOrderOfMemory(n.lowering, n.In(0));
   n.lowering.LowerInSteps({node});
   return true;
 }
@@ -107,7 +106,7 @@ static void LowerReduction(const NodeView& n) {
   OpDesc op = Reduction(n);
   op.args = {{DNNL_ARG_SRC, source, l.Layout(source)},
              {DNNL_ARG_DST, result, Dense(flat, n.OutDType())}};
-  EmitOrFail(&l, {op});
+  EmitOrFail(l, {op});
   place = l.Primary(result);  // the kept axes are in order, the others are 1
   place.md = Dense(out, n.OutDType());
   l.SetPlace(n.output, place);

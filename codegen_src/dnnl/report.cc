@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Programs and probes as JSON, for people and for the partitioner.
 #include <algorithm>
 
 #include "common/support/error.h"
@@ -61,26 +62,27 @@ bool IsSlow(const Step& step) {
 
 }  // namespace
 
-json::Object DescribePlan(const Graph& graph, const DnnlPlan& plan) {
-  const Program& program = plan.program();
+json::Object DnnlPlan::Describe(const Graph& graph) const {
   const auto describe = [&](const std::vector<Step>& steps) {
     json::Array all;
     for (const Step& step : steps) all.emplace_back(DescribeStep(graph, step));
     return all;
   };
   return {{"name", graph.name},
-          {"steps", describe(program.steps)},
-          {"init", describe(program.init)},
-          {"reorders", CountReorders(program.steps)},
-          {"arena_bytes", program.arena_bytes},
-          {"packed_bytes", plan.packed_bytes()}};
+          {"steps", describe(program_.steps)},
+          {"init", describe(program_.init)},
+          {"reorders", CountReorders(program_.steps)},
+          {"arena_bytes", program_.arena_bytes},
+          {"packed_bytes", packed_bytes()}};
 }
 
-json::Object DescribeProfile(const Graph& graph, const DnnlPlan& plan,
-                             const std::vector<double>& seconds) {
+json::Object DnnlPlan::Profile(const Graph& graph, const std::vector<void*>& inputs,
+                               const std::vector<void*>& outputs) const {
+  std::vector<double> seconds(program_.steps.size());
+  Execute(inputs, outputs, seconds.data());
   json::Array steps;
   for (size_t i = 0; i < seconds.size(); ++i) {
-    json::Object step = DescribeStep(graph, plan.program().steps[i]);
+    json::Object step = DescribeStep(graph, program_.steps[i]);
     step.emplace_back("seconds", seconds[i]);
     steps.emplace_back(std::move(step));
   }
@@ -96,7 +98,7 @@ json::Object ProbeGraph(const Graph& graph, const CostModel& cost) {
   try {
     std::vector<std::string> impls(graph.nodes.size(), "view");
     std::vector<size_t> post_ops(graph.nodes.size(), 0);
-    Lowering lowering(graph, shapes, CpuEngine(), cost);
+    Lowering lowering(graph, shapes, cost);
     const Program program = lowering.Run();
     seconds = program.known_seconds;
     reorders = CountReorders(program.steps);

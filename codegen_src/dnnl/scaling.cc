@@ -125,10 +125,10 @@ void Lowering::ConvertInSteps(int from, const Scaling& scaling, int to, bool is_
   const int whole = next({from});
   Convert(from, {}, whole, {}, false);
   const int less = scaling.scale < 0 ? to : next({from, scaling.zero_point});
-  LowerBinary(this, {dnnl::algorithm::binary_sub}, whole,
+  LowerBinary(*this, {dnnl::algorithm::binary_sub}, whole,
               Spread(scaling.zero_point, scaling, dims, is_grouped), less);
   if (scaling.scale < 0) return;
-  LowerBinary(this, {dnnl::algorithm::binary_mul}, less,
+  LowerBinary(*this, {dnnl::algorithm::binary_mul}, less,
               Spread(scaling.scale, scaling, dims, is_grouped), to);
 }
 
@@ -151,8 +151,9 @@ void Lowering::Convert(int from, const Scaling& of_source, int to, const Scaling
     alike.args[1].md = Strided(shape(to), dtype(to), source.get_strides());
   dense.args[0].md = Dense(shape(from), dtype(from));
   if (!Emit({alike, op, dense}, /*accept_reference=*/true)) {
-    Fail(ErrorKind::kUnsupported, "oneDNN cannot convert ", Name(dtype(from)), " to ",
-         Name(dtype(to)), " with these scales and zero points");
+    const bool is_plain = of_source.IsNone() && of_result.IsNone();
+    FailUnsupported(Cat("oneDNN cannot convert ", Name(dtype(from)), " to ", Name(dtype(to)),
+                        is_plain ? " here" : " with these scales and zero points"));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/support/error.h"
+#include "dnnl/kernel_call.h"
 #include "dnnl/lowering.h"
 #include "kernels/byoc_copy.h"
 
@@ -83,8 +84,7 @@ void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& pla
     }
     return false;
   };
-  Step step = KernelStep(*call.kernel, call.params);
-  step.impl = choice.impl;
+  Step step = StepOf(*call.kernel, choice.impl, call.params);
   step.op = choice.op;  // for reports
   step.inner = call.inner;
   for (const OpArg& arg : call.args) {
@@ -92,7 +92,10 @@ void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& pla
     if (!arg.IsInput()) {
       at = PlaceResult(arg.value, place ? place : PlaceInConcat(arg.value, arg.md), arg.md);
     } else if (call.packing && call.packing->arg == arg.arg) {
-      at = PackFor(*call.packing, arg);
+      const bool of_graph = arg.value < static_cast<int>(graph_.tensors.size());
+      const KernelCall::Packing& packing = *call.packing;
+      at = Primary(
+          Pack(*packing.kernel, packing.params, {arg}, of_graph ? arg.value : -1, packing.bytes));
     } else if (is_sum(arg)) {
       at = *place;
       at.md = arg.md;
@@ -104,25 +107,9 @@ void Lowering::EmitCall(const Candidate& choice, const std::optional<Place>& pla
   AddStep(std::move(step), Scratchpad(call.scratch_bytes));
 }
 
-/// An operand in the form that a kernel makes of it: of a constant once, which plans for other
-/// shapes share, of others per call.
-Place Lowering::PackFor(const KernelCall::Packing& packing, const OpArg& arg) {
-  const MemoryDesc md = Dense({packing.bytes}, DType::kUInt8);
-  const bool of_graph = arg.value < static_cast<int>(graph_.tensors.size());
-  const Place packed{AddBuffer(IsConstant(arg.value), packing.bytes,
-                               {of_graph ? arg.value : -1, md, packing.kernel}),
-                     0, md};
-  Step step = KernelStep(*packing.kernel, packing.params);
-  step.conversion = true;
-  step.args = {{DNNL_ARG_FROM, PlaceIn(arg.value, arg.md)}, {DNNL_ARG_TO, packed}};
-  AddStep(std::move(step), MemoryDesc());
-  if (packing.kernel->packs_floats && IsConstant(arg.value)) Flush(packed);
-  return packed;
-}
-
 /// Rids packed weights of numbers that only take time.
 void Lowering::Flush(const Place& weights) {
-  Step step = KernelStep(kFlush, {static_cast<int64_t>(weights.md.get_size() / sizeof(float))});
+  Step step = StepOf(kFlush, kFlush.name, weights.md.get_size() / sizeof(float));
   step.conversion = true;
   step.args = {{DNNL_ARG_TO, weights}};
   AddStep(std::move(step), MemoryDesc());
@@ -169,7 +156,6 @@ bool Lowering::AllConstant(const std::vector<StepArg>& args) const {
 
 void Lowering::AddStep(Candidate choice, std::vector<StepArg> args, bool conversion) {
   Step step;
-  step.node = current_node_;
   step.op = std::move(choice.op);
   step.pd = std::move(choice.pd);
   step.impl = std::move(choice.impl);
@@ -181,6 +167,7 @@ void Lowering::AddStep(Candidate choice, std::vector<StepArg> args, bool convers
 
 void Lowering::AddStep(Step step, const MemoryDesc& scratchpad) {
   const bool init = AllConstant(step.args);
+  step.node = current_node_;
   step.fault = fault_;
   if (scratchpad.get_size() > 0) {
     int buffer = AddBuffer(init, static_cast<int64_t>(scratchpad.get_size()), {-1, scratchpad});
@@ -218,25 +205,10 @@ void Lowering::Copy(int from, int into, const Place& part) {
   AddStep(std::move(choice), {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, part}}, /*conversion=*/true);
 }
 
-Step Lowering::KernelStep(const Kernel& kernel, std::vector<int64_t> params) const {
-  Step step;
-  step.node = current_node_;
-  step.impl = kernel.name;
-  step.kernel = &kernel;
-  step.params = std::move(params);
-  return step;
-}
-
-void Lowering::EmitKernel(const Kernel& kernel, std::vector<int64_t> params,
-                          const std::vector<OpArg>& args, int64_t scratch_bytes) {
-  EmitKernel(KernelStep(kernel, std::move(params)), args, scratch_bytes);
-}
-
 void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scratch_bytes,
                           std::optional<double> seconds) {
   program_.known_seconds += seconds.value_or(0);
   program_.knows_all &= seconds.has_value();
-  step.node = current_node_;
   for (const OpArg& arg : args) {
     step.args.push_back(
         {arg.arg, arg.IsInput() ? PlaceIn(arg.value, arg.md) : Allocate(arg.value, arg.md)});
@@ -244,23 +216,26 @@ void Lowering::EmitKernel(Step step, const std::vector<OpArg>& args, int64_t scr
   AddStep(std::move(step), Scratchpad(scratch_bytes));
 }
 
-int Lowering::Pack(const Kernel& kernel, std::vector<int64_t> params,
+int Lowering::Pack(const Kernel& kernel, const std::vector<int64_t>& params,
                    const std::vector<OpArg>& args, int tensor, int64_t bytes) {
-  const int packed = NewValue({bytes}, DType::kUInt8, /*constant=*/true);
+  const bool constant = std::all_of(args.begin(), args.end(),
+                                    [&](const OpArg& arg) { return IsConstant(arg.value); });
+  const int packed = NewValue({bytes}, DType::kUInt8, constant);
   const MemoryDesc md = Dense({bytes}, DType::kUInt8);
-  SetPlace(packed, {AddBuffer(/*constant=*/true, bytes, {tensor, md, &kernel}), 0, md});
-  Step step = KernelStep(kernel, std::move(params));
+  SetPlace(packed, {AddBuffer(constant, bytes, {tensor, md, &kernel}), 0, md});
+  Step step = StepOf(kernel, kernel.name, params);
   step.conversion = true;
   for (const OpArg& arg : args) step.args.push_back({arg.arg, PlaceIn(arg.value, arg.md)});
   step.args.push_back({DNNL_ARG_DST, Primary(packed)});
   AddStep(std::move(step), MemoryDesc());
+  if (kernel.packs_floats && constant) Flush(Primary(packed));
   return packed;
 }
 
 void Lowering::Fill(int value, const std::string& element) {
   const Place& place = Primary(value);
-  Step step = KernelStep(
-      kFill, {static_cast<int64_t>(place.md.get_size()), static_cast<int64_t>(element.size()), 0});
+  Step step =
+      StepOf(kFill, kFill.name, place.md.get_size(), element.size(), /*element=*/int64_t{0});
   std::memcpy(&step.params.back(), element.data(), element.size());
   step.args = {{DNNL_ARG_DST, place}};
   AddStep(std::move(step), MemoryDesc());
@@ -278,33 +253,26 @@ int Lowering::Given(int tensor) {
 
 void Lowering::Widen() {
   for (auto [given, tensor] : widened_) {
-    if (ElementCount(values_[tensor].shape) == 0) continue;
-    const bool brain = values_[given].dtype == DType::kBFloat16;
-    const Dims& shape = values_[tensor].shape;
-    EmitKernel(kConvert, {ElementCount(shape), brain ? BYOC_FROM_BFLOAT16 : BYOC_FROM_FLOAT16},
-               {{DNNL_ARG_FROM, given, Layout(given)},
-                {DNNL_ARG_TO, tensor, Dense(shape, DType::kFloat32)}});
+    if (ElementCount(values_[tensor].shape) != 0) ConvertBits(given, tensor);
   }
 }
 
-int Lowering::Narrowed(int value, DType dtype) {
-  const Dims& shape = values_[value].shape;
-  const int64_t how = dtype == DType::kBFloat16 ? BYOC_TO_BFLOAT16 : BYOC_TO_FLOAT16;
-  const int made = NewValue(shape, dtype, /*constant=*/false);
-  EmitKernel(kConvert, {ElementCount(shape), how},
-             {{DNNL_ARG_FROM, value, Dense(shape, DType::kFloat32)},
-              {DNNL_ARG_TO, made, Dense(shape, dtype)}});
+int Lowering::Narrowed(int value, DType dtype, std::optional<int> output) {
+  const int made = NewValue(values_[value].shape, dtype, /*constant=*/false);
+  if (output) destinations_[made] = {*output, DenseStrides(values_[value].shape)};
+  ConvertBits(value, made);
   return made;
 }
 
-void Lowering::Narrow(int value, const Place& output, DType dtype) {
-  const Dims& shape = values_[value].shape;
-  const bool brain = dtype == DType::kBFloat16;
-  Step step =
-      KernelStep(kConvert, {ElementCount(shape), brain ? BYOC_TO_BFLOAT16 : BYOC_TO_FLOAT16});
-  step.args = {{DNNL_ARG_FROM, PlaceIn(value, Dense(shape, DType::kFloat32))},
-               {DNNL_ARG_TO, output}};
-  AddStep(std::move(step), MemoryDesc());
+/// Of two values one is float32, and the other one has 16 bits.
+void Lowering::ConvertBits(int from, int to) {
+  const bool widens = dtype(to) == DType::kFloat32;
+  const bool brain = dtype(widens ? from : to) == DType::kBFloat16;
+  const int64_t how = widens ? (brain ? BYOC_FROM_BFLOAT16 : BYOC_FROM_FLOAT16)
+                             : (brain ? BYOC_TO_BFLOAT16 : BYOC_TO_FLOAT16);
+  EmitKernel(StepOf(kConvert, kConvert.name, ElementCount(shape(from)), how),
+             {{DNNL_ARG_FROM, from, Dense(shape(from), dtype(from))},
+              {DNNL_ARG_TO, to, Dense(shape(to), dtype(to))}});
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kinds that only move elements: views where the layout allows them, else one copy.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +11,7 @@
 
 #include "common/graph.h"
 #include "common/support/error.h"
+#include "dnnl/kernel_call.h"
 #include "dnnl/kinds.h"
 #include "kernels/byoc_copy.h"
 
@@ -98,8 +100,7 @@ static void LowerReshape(const NodeView& n) {
 
 const KindRow kReshapeRow = {nullptr, LowerReshape};
 
-void ExpandTo(Lowering* lowering, int from, int to) {
-  Lowering& l = *lowering;
+void ExpandTo(Lowering& l, int from, int to) {
   const Dims& in = l.shape(from);
   const Dims& out = l.shape(to);
   Place place = l.Primary(from);
@@ -120,13 +121,13 @@ void ExpandTo(Lowering* lowering, int from, int to) {
   l.Copy(repeated, to, l.Primary(to));
 }
 
-int Expanded(Lowering* lowering, int value, const Dims& shape) {
-  int result = lowering->NewValue(shape, lowering->dtype(value), lowering->IsConstant(value));
-  ExpandTo(lowering, value, result);
+int Expanded(Lowering& l, int value, const Dims& shape) {
+  int result = l.NewValue(shape, l.dtype(value), l.IsConstant(value));
+  ExpandTo(l, value, result);
   return result;
 }
 
-static void LowerExpand(const NodeView& n) { ExpandTo(&n.lowering, n.In(0), n.output); }
+static void LowerExpand(const NodeView& n) { ExpandTo(n.lowering, n.In(0), n.output); }
 
 const KindRow kExpandRow = {nullptr, LowerExpand};
 
@@ -135,19 +136,7 @@ static void LowerReorder(const NodeView& n) {
     n.lowering.SetPlace(n.output, Place(n.lowering.Primary(n.In(0))));
     return;
   }
-  const MemoryDesc& src = n.lowering.Layout(n.In(0));
-  OpDesc op;
-  op.kind = dnnl::primitive::kind::reorder;
-  auto to = [&](MemoryDesc dst) {
-    op.args = {n.As(src, DNNL_ARG_FROM, 0), {DNNL_ARG_TO, n.output, std::move(dst)}};
-    return op;
-  };
-  std::vector<OpDesc> candidates;
-  if (IsStrided(src) && IsCompact(src)) {  // keep the order of the axes, change the dtype
-    candidates.push_back(to(Strided(src.get_dims(), n.OutDType(), src.get_strides())));
-  }
-  candidates.push_back(to(Dense(n.OutShape(), n.OutDType())));
-  EmitOrFail(&n.lowering, candidates);
+  n.lowering.Convert(n.In(0), {}, n.output, {}, /*is_grouped=*/false);
 }
 
 const KindRow kReorderRow = {nullptr, LowerReorder};
@@ -208,12 +197,12 @@ static void LowerGather(const NodeView& n) {
   const auto axis = shape.begin() + n.a.axis;
   const int64_t slice = ElementCount(Dims(axis + 1, shape.end())) * SizeOf(n.OutDType());
   const int64_t width = SizeOf(n.DTypeOf(1));
-  n.lowering.EmitKernel(kGather,
-                        {ModeOf(n.a.alg), ElementCount(Dims(shape.begin(), axis)), *axis, slice,
-                         ElementCount(n.Shape(1)), width},
-                        {n.AsDense(DNNL_ARG_SRC, 0),
-                         {DNNL_ARG_SRC_1, n.In(1), RawLayout(n.Shape(1), n.DTypeOf(1))},
-                         {DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())}});
+  n.lowering.EmitKernel(
+      StepOf(kGather, kGather.name, ModeOf(n.a.alg), ElementCount(Dims(shape.begin(), axis)), *axis,
+             slice, ElementCount(n.Shape(1)), width),
+      {n.AsDense(DNNL_ARG_SRC, 0),
+       {DNNL_ARG_SRC_1, n.In(1), RawLayout(n.Shape(1), n.DTypeOf(1))},
+       {DNNL_ARG_DST, n.output, Dense(n.OutShape(), n.OutDType())}});
 }
 
 const KindRow kGatherRow = {nullptr, LowerGather};
@@ -224,17 +213,15 @@ static void LowerLookup(const NodeView& n) {
   if (!IsByte(n.DTypeOf(0)) || !IsByte(n.OutDType())) {
     Fail(ErrorKind::kUnsupported, "a lookup takes no scales, no zero points and no post-ops");
   }
-  std::vector<int64_t> params(1 + BYOC_LOOKUP_WORDS);
-  params[0] = ElementCount(n.OutShape());
-  uint8_t table[8 * BYOC_LOOKUP_WORDS];
+  std::array<uint8_t, 8 * BYOC_LOOKUP_WORDS> table;
   // A negative int8 becomes its byte.
-  std::transform(n.a.table.begin(), n.a.table.end(), table,
+  std::transform(n.a.table.begin(), n.a.table.end(), table.begin(),
                  [](int64_t result) { return static_cast<uint8_t>(result); });
-  std::memcpy(&params[1], table, sizeof(table));
   OpArg source = n.AsIs(DNNL_ARG_SRC, 0);  // any layout of one byte after the other
   if (!IsStrided(source.md)) source = n.AsDense(DNNL_ARG_SRC, 0);
   const MemoryDesc result = Strided(n.OutShape(), n.OutDType(), source.md.get_strides());
-  n.lowering.EmitKernel(kLookup, std::move(params), {source, {DNNL_ARG_DST, n.output, result}});
+  n.lowering.EmitKernel(StepOf(kLookup, kLookup.name, ElementCount(n.OutShape()), table),
+                        {source, {DNNL_ARG_DST, n.output, result}});
 }
 
 const KindRow kLookupRow = {nullptr, LowerLookup};
@@ -248,17 +235,6 @@ std::string Bytes(T value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-/// As oneDNN rounds it.
-std::string Rounded(float value, DType dtype, const dnnl::engine& engine) {
-  std::string bytes(static_cast<size_t>(SizeOf(dtype)), '\0');
-  dnnl::memory from(Dense({1}, DType::kFloat32), engine, &value);
-  dnnl::memory to(Dense({1}, dtype), engine, bytes.data());
-  dnnl::stream stream(engine);
-  dnnl::reorder(from, to).execute(stream, from, to);
-  stream.wait();
-  return bytes;
-}
-
 template <typename T>
 std::string Saturated(double value) {
   using Limits = std::numeric_limits<T>;
@@ -267,12 +243,14 @@ std::string Saturated(double value) {
 }
 
 /// The bytes of one element: rounded as oneDNN rounds it, or saturated.
-std::string EncodeElement(double value, DType dtype, const dnnl::engine& engine) {
+std::string EncodeElement(double value, DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
+      return Bytes(static_cast<float>(value));
     case DType::kFloat16:
+      return Bytes(byoc_to_float16(static_cast<float>(value)));
     case DType::kBFloat16:
-      return Rounded(static_cast<float>(value), dtype, engine);
+      return Bytes(byoc_to_bfloat16(static_cast<float>(value)));
     case DType::kInt32:
       return Saturated<int32_t>(value);
     case DType::kInt8:
@@ -313,10 +291,10 @@ void LowerEmpty(const NodeView& n) {
          "a source without elements has no result; give sizes of 1 or more");
   }
   Lowering& l = n.lowering;
-  if (n.node.kind == Kind::kMatmul && n.OwnInputs() == 3) return ExpandTo(&l, n.In(2), n.output);
+  if (n.node.kind == Kind::kMatmul && n.OwnInputs() == 3) return ExpandTo(l, n.In(2), n.output);
   l.Allocate(n.output, Dense(n.OutShape(), n.OutDType()));
   l.Fill(n.output, *value == 0 ? std::string(static_cast<size_t>(SizeOf(n.OutDType())), '\0')
-                               : EncodeElement(*value, n.OutDType(), l.engine()));
+                               : EncodeElement(*value, n.OutDType()));
 }
 
 static void LowerPad(const NodeView& n) {
@@ -325,8 +303,7 @@ static void LowerPad(const NodeView& n) {
   Place whole = l.Allocate(n.output, IsStrided(source) && !n.OutShape().empty()
                                          ? Ordered(n.OutShape(), n.OutDType(), AxisOrder(source))
                                          : Dense(n.OutShape(), n.OutDType()));
-  if (n.Shape(0) != n.OutShape())
-    l.Fill(n.output, EncodeElement(n.a.value, n.OutDType(), l.engine()));
+  if (n.Shape(0) != n.OutShape()) l.Fill(n.output, EncodeElement(n.a.value, n.OutDType()));
   if (ElementCount(n.Shape(0)) == 0) return;
   Place inside = whole;
   if (!n.OutShape().empty()) {

@@ -22,7 +22,7 @@ constexpr Kernel kSplitWinograd = {"split_winograd", "split_winograd",
 constexpr Kernel kSplitWinogradPack = {"split_winograd_pack", "split_winograd",
                                        BYOC_IF_AMX(byoc_split_winograd_pack)};
 
-/// How much of the caches a plan may use, and what it costs to miss them (machine.cc says which
+/// How much of the caches a plan may use, and what it costs to miss them (machines.json says which
 /// number is what).
 struct Caches {
   explicit Caches(const Machine& machine)

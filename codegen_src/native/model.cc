@@ -294,16 +294,11 @@ ModelFile ReadModelFile(const std::string& path) {
   const std::vector<ByteRange> weights = WeightsIn(&data, path);
   SavedIn found;
   uint64_t start = 0;
-  auto search = [&](uint64_t end) {
-    const SavedIn part = FindSaved(data.substr(start, end - start));
-    for (auto list : {&SavedIn::programs, &SavedIn::regions, &SavedIn::weights, &SavedIn::blobs})
-      (found.*list).insert((found.*list).end(), (part.*list).begin(), (part.*list).end());
-  };
   for (const auto& [first, end] : weights) {
-    search(first);
+    FindSaved(data.substr(start, first - start), &found);
     start = end;
   }
-  search(data.size());
+  FindSaved(data.substr(start), &found);
   if (found.programs.size() != 1 || found.weights.size() > 1) {
     Fail(ErrorKind::kUnsupported, "it cannot run without TVM: ",
          found.programs.empty() ? "its file does not say how its regions are called"

@@ -55,7 +55,7 @@ class Reader : private GraphReader {
     Define(id, where);
     const Tensor& tensor = graph_.tensors[id];
     const Dims shape = KnownDims(tensor.shape);
-    const std::vector<int64_t> numbers = AsIntegers(Field(object, "numbers", where), where);
+    const auto numbers = As<Dims>(Field(object, "numbers", where), where);
     if (std::count(shape.begin(), shape.end(), kUnknownDim) > 0 ||
         ElementCount(shape) != static_cast<int64_t>(numbers.size())) {
       Fail(ErrorKind::kGraph, where, ": got ", numbers.size(), " integers for ", Name(tensor.dtype),

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over the pages of TVM's cache of keys and values, in the place of the functions that
 // `relax.frontend.nn` gives to such a cache.
-#include <tvm/ffi/cast.h>
-// cast.h stands first: the headers below need it.
-#include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
-#include <tvm/ffi/string.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -20,8 +14,6 @@
 
 namespace tvm_byoc_dnnl {
 namespace {
-
-namespace ffi = tvm::ffi;
 
 bool IsDense(const DLTensor& tensor, int ndim, DLDataTypeCode code) {
   return tensor.ndim == ndim && tensor.device.device_type == kDLCPU && tensor.dtype.code == code &&

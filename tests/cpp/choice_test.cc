@@ -116,8 +116,7 @@ std::string ChoiceOn(const Machine& machine, const Graph& graph) {
   };
   std::string taken;
   try {
-    const Program program =
-        Lowering(graph, Specialise(graph, {}), CpuEngine(), cost, machine).Run();
+    const Program program = Lowering(graph, Specialise(graph, {}), cost, machine).Run();
     for (const Step& step : program.steps) {
       if (!step.conversion) taken += " " + bare(step.impl);
     }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "check.h"
+#include "common/engine.h"
 #include "common/region.h"
-#include "dnnl/engine.h"
 
 namespace {
 
@@ -136,7 +136,7 @@ TEST(CapacityDoubles) {
 }
 
 TEST(OnePlanServesEveryLength) {
-  const std::unique_ptr<const Engine> engine = NewDnnlEngine();
+  const std::unique_ptr<const Engine> engine(TvmByocEngine());
   Region region(*engine, GraphText(kMask, kRelu));
   if (!region.growth()) return;  // neither AVX2 nor AVX-512
   region.Initialise({});

@@ -49,7 +49,7 @@ std::string Relu(int src, int out) {
 }
 
 Program LowerOn(const Machine& machine, const Graph& graph, const CostModel& cost = DefaultCost) {
-  return Lowering(graph, Specialise(graph, {}), CpuEngine(), cost, machine).Run();
+  return Lowering(graph, Specialise(graph, {}), cost, machine).Run();
 }
 
 Program LowerOn(const Machine& machine, const std::string& json) {
@@ -287,8 +287,7 @@ TEST(WeightsArePackedAgainOnlyForMuch) {
     const auto cost = [&](const Candidate& candidate, const Machine&) {
       return candidate.call ? cost_of_kernel : 1.0;
     };
-    Lowering lowering(graph, Specialise(graph, {}), CpuEngine(), cost,
-                      machines::WithIsa(dnnl::cpu_isa::avx2));
+    Lowering lowering(graph, Specialise(graph, {}), cost, machines::WithIsa(dnnl::cpu_isa::avx2));
     lowering.Share(&store, reuses);
     Program program = lowering.Run();
     *excess = lowering.Excess();
@@ -351,10 +350,9 @@ TEST(WeightsArePackedASecondTimeOnlyForMuchLessTime) {
   auto lowered = [&](double of_kernel, double of_primitive) {
     Program program;
     for (bool reuses : {true, false}) {  // as the planner does
-      Lowering lowering(graph, shapes, CpuEngine(),
-                        [=](const Candidate& candidate, const Machine&) {
-                          return candidate.call ? of_kernel : of_primitive;
-                        });
+      Lowering lowering(graph, shapes, [=](const Candidate& candidate, const Machine&) {
+        return candidate.call ? of_kernel : of_primitive;
+      });
       lowering.Share(&store, reuses);
       program = lowering.Run();
       if (lowering.Excess() <= 0.05) break;

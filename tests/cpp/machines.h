@@ -87,13 +87,13 @@ inline std::string Decide(OpDesc* op, bool has_vectors, int64_t lanes) {
 
 /// What oneDNN would answer there. It has code of its own for everything that it computes at all.
 template <bool has_vectors, int64_t lanes>
-PrimitiveDesc AskFor(const OpDesc& asked, const dnnl::engine& engine) {
+PrimitiveDesc AskFor(const OpDesc& asked) {
   OpDesc op = asked;
   std::string impl = "jit:any";
   const bool is_of_images =
       op.kind == dnnl::primitive::kind::convolution && op.Find(DNNL_ARG_DST)->md.get_ndims() == 4;
   if (is_of_images) impl = Decide(&op, has_vectors, lanes);
-  const PrimitiveDesc real = AskOneDnn(op, engine);
+  const PrimitiveDesc real = AskOneDnn(op);
   return real ? real.Named(impl) : real;
 }
 

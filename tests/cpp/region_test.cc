@@ -6,14 +6,14 @@
 #include <thread>
 
 #include "check.h"
-#include "dnnl/engine.h"
+#include "common/engine.h"
 
 namespace {
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
 
 const Engine& Dnnl() {
-  static const std::unique_ptr<const Engine> engine = NewDnnlEngine();
+  static const std::unique_ptr<const Engine> engine(TvmByocEngine());
   return *engine;
 }
 

@@ -8,15 +8,15 @@
 #include <thread>
 
 #include "check.h"
+#include "common/engine.h"
 #include "common/region.h"
-#include "dnnl/engine.h"
 
 namespace {
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test of one header
 
 const Engine& Dnnl() {
-  static const std::unique_ptr<const Engine> engine = NewDnnlEngine();
+  static const std::unique_ptr<const Engine> engine(TvmByocEngine());
   return *engine;
 }
 

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "common/artifact.h"
+#include "common/engine.h"
 #include "common/graph.h"
 #include "common/support/error.h"
-#include "dnnl/engine.h"
 #include "fuzz.h"
 
 using namespace tvm_byoc_dnnl;  // NOLINT: a test
@@ -113,7 +113,9 @@ void InitialiseAndRun(const ffi::Module& module, const Graph& graph, int64_t sym
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const bool registered = [] { return RegisterEngine("dnnl", NewDnnlEngine()), true; }();
+  static const bool registered = [] {
+    return RegisterEngine("dnnl", std::unique_ptr<const Engine>(TvmByocEngine())), true;
+  }();
   fuzz::Require(registered, "the engine");
   static const ffi::Function load =
       ffi::Function::GetGlobalRequired("ffi.Module.load_from_bytes.dnnl_byoc");

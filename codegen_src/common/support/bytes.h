@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and strings as bytes, little-endian whatever the machine.
+// Numbers and strings as bytes, on little-endian machines (byoc_checksum.h).
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "byoc_checksum.h"
 #include "common/support/error.h"
 
 namespace tvm_byoc_dnnl {
 
-template <typename Integer>
-void Append(Integer value, std::string* out) {
-  for (size_t i = 0; i < sizeof(value); ++i) out->push_back(static_cast<char>(value >> (8 * i)));
+template <typename Number>
+void Append(Number value, std::string* out) {
+  static_assert(std::is_arithmetic_v<Number> || std::is_enum_v<Number>);
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
 inline void AppendString(std::string_view text, std::string* out) {
@@ -28,11 +31,8 @@ class ByteReader {
 
   template <typename Integer>
   Integer Read() {
-    std::string_view raw = Take(sizeof(Integer));
     Integer value = 0;
-    for (size_t i = 0; i < raw.size(); ++i) {
-      value |= static_cast<Integer>(static_cast<Integer>(static_cast<uint8_t>(raw[i])) << (8 * i));
-    }
+    std::memcpy(&value, Take(sizeof(value)).data(), sizeof(value));
     return value;
   }
 

@@ -11,6 +11,9 @@
 namespace tvm_byoc_dnnl::json {
 namespace {
 
+constexpr size_t kMostBytes = size_t{1} << 30;
+constexpr int kMostDepth = 100;
+
 void AppendUtf8(uint32_t code, std::string* out) {
   const int extra = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
   constexpr uint32_t kLeads[] = {0, 0xC0, 0xE0, 0xF0};
@@ -20,13 +23,11 @@ void AppendUtf8(uint32_t code, std::string* out) {
 
 class Parser {
  public:
-  Parser(std::string_view text, const Limits& limits) : text_(text), limits_(limits) {}
+  explicit Parser(std::string_view text) : text_(text) {}
 
   Value ParseDocument() {
-    if (text_.size() > limits_.max_bytes) {
-      Fail(ErrorKind::kGraph, "JSON: ", text_.size(), " bytes, at most ", limits_.max_bytes,
-           " are read");
-    }
+    if (text_.size() > kMostBytes)
+      Fail(ErrorKind::kGraph, "JSON: ", text_.size(), " bytes, at most ", kMostBytes, " are read");
     Value value = ParseValue(0);
     SkipSpace();
     if (pos_ != text_.size()) Fault("unexpected text after the document");
@@ -59,7 +60,7 @@ class Parser {
   }
 
   Value ParseValue(int depth) {
-    if (depth > limits_.max_depth) Fault("nested too deeply");
+    if (depth > kMostDepth) Fault("nested too deeply");
     SkipSpace();
     switch (Peek()) {
       case '{':
@@ -227,7 +228,6 @@ class Parser {
   }
 
   std::string_view text_;
-  const Limits& limits_;
   size_t pos_ = 0;
 };
 
@@ -309,9 +309,7 @@ const Value* Find(const Object& object, std::string_view key) {
   return nullptr;
 }
 
-Value Parse(std::string_view text, const Limits& limits) {
-  return Parser(text, limits).ParseDocument();
-}
+Value Parse(std::string_view text) { return Parser(text).ParseDocument(); }
 
 }  // namespace tvm_byoc_dnnl::json
 
@@ -324,18 +322,6 @@ std::string_view NextWord(std::string_view* text) {
   const std::string_view word = text->substr(0, text->find(' '));
   text->remove_prefix(std::min(word.size() + 1, text->size()));
   return word;
-}
-
-template <typename T>
-std::vector<T> AsList(const json::Value& value, const std::string& where,
-                      T (*as)(const json::Value&, const std::string&)) {
-  std::vector<T> result;
-  for (const json::Value& item : AsArray(value, where)) result.push_back(as(item, where));
-  return result;
-}
-
-std::string AsText(const json::Value& value, const std::string& where) {
-  return AsString(value, where);
 }
 
 }  // namespace
@@ -391,16 +377,6 @@ void AllowOnly(const json::Object& object, const char* names, const std::string&
       Fail(ErrorKind::kGraph, where, ": unknown field \"", member.first, "\", expected ", names);
     }
   }
-}
-
-std::vector<int64_t> AsIntegers(const json::Value& value, const std::string& where) {
-  return AsList(value, where, AsInteger);
-}
-std::vector<double> AsNumbers(const json::Value& value, const std::string& where) {
-  return AsList(value, where, AsNumber);
-}
-std::vector<std::string> AsStrings(const json::Value& value, const std::string& where) {
-  return AsList(value, where, AsText);
 }
 
 }  // namespace tvm_byoc_dnnl

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -53,13 +54,8 @@ class Value {
 /// The member of an object, or nullptr.
 const Value* Find(const Object& object, std::string_view key);
 
-struct Limits {
-  size_t max_bytes = size_t{1} << 30;
-  int max_depth = 100;
-};
-
 /// Parses one document. Throws Error(kGraph) with the position of the first fault.
-Value Parse(std::string_view text, const Limits& limits = {});
+Value Parse(std::string_view text);
 
 }  // namespace tvm_byoc_dnnl::json
 
@@ -84,12 +80,26 @@ const json::Object& AsObject(const json::Value& value, const std::string& where)
 const json::Array& AsArray(const json::Value& value, const std::string& where);
 const std::string& AsString(const json::Value& value, const std::string& where);
 int64_t AsInteger(const json::Value& value, const std::string& where);
-std::vector<int64_t> AsIntegers(const json::Value& value, const std::string& where);
-std::vector<std::string> AsStrings(const json::Value& value, const std::string& where);
 
 /// A number, or one of the words "inf", "-inf" and "nan".
 double AsNumber(const json::Value& value, const std::string& where);
-std::vector<double> AsNumbers(const json::Value& value, const std::string& where);
+
+/// A number, a string, or a list of such.
+template <typename T>
+T As(const json::Value& value, const std::string& where) {
+  if constexpr (std::is_same_v<T, int64_t>) {
+    return AsInteger(value, where);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return AsNumber(value, where);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return AsString(value, where);
+  } else {
+    T list;
+    for (const json::Value& item : AsArray(value, where))
+      list.push_back(As<typename T::value_type>(item, where));
+    return list;
+  }
+}
 
 /// The member with this name, which must be there.
 const json::Value& Field(const json::Object& object, const char* name, const std::string& where);
