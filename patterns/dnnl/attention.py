@@ -300,6 +300,9 @@ def _rows(graph: PortableGraph, tensor: int, is_transposed: bool, before: Node, 
             tensor, is_transposed = node.inputs[0], not is_transposed
             continue
         few = _before_repeat(graph, node) if grouped else None
+        if few is None and _widens_kept(graph, node, grouped):
+            tensor = node.inputs[0]
+            continue
         if few is None:
             break
         shape = graph.tensors[few].shape
@@ -308,9 +311,8 @@ def _rows(graph: PortableGraph, tensor: int, is_transposed: bool, before: Node, 
         if source is not None and source.kind == "reshape" and graph.tensors[source.inputs[0]].shape == apart:
             tensor = source.inputs[0]
         else:
-            tensor = graph.insert("reshape", [few], apart, "float32", before).outputs[0]
-        break
-    tensor = _as_kept(graph, tensor)
+            tensor = graph.insert("reshape", [few], apart, graph.tensors[few].dtype, before).outputs[0]
+        grouped = False  # behind them there may be a cast
     if not is_transposed:
         return tensor
     shape, dtype = graph.tensors[tensor].shape, graph.tensors[tensor].dtype
@@ -318,13 +320,13 @@ def _rows(graph: PortableGraph, tensor: int, is_transposed: bool, before: Node, 
     return graph.insert("permute", [tensor], rows, dtype, before, axes=swapped).outputs[0]
 
 
-def _as_kept(graph: PortableGraph, tensor: int) -> int:
-    """Keys or values in the narrower dtype in which they are there for others, as a cache is: attention reads both."""
-    node = graph.nodes.producer(tensor)
-    if node is None or node.kind != "reorder" or node.is_scaled or node.post_ops:
-        return tensor
-    kept = node.inputs[0]
-    return kept if graph.tensors[kept].dtype in _CACHES and not is_read_once(graph, kept) else tensor
+def _widens_kept(graph: PortableGraph, node: Node, grouped: bool) -> bool:
+    """Whether a node casts keys or values that others read, as a cache is, or repeated heads: attention reads both."""
+    if node.kind != "reorder" or node.is_scaled or node.post_ops or graph.tensors[node.inputs[0]].dtype not in _CACHES:
+        return False
+    maker = graph.nodes.producer(node.inputs[0])
+    is_repeat = grouped and maker is not None and _before_repeat(graph, maker) is not None
+    return is_repeat or not is_read_once(graph, node.inputs[0])
 
 
 def _before_repeat(graph: PortableGraph, node: Node) -> int | None:
