@@ -178,7 +178,10 @@ def read_facts(mod: tvm.IRModule) -> list[Fact]:
 
 def read_log(mod: tvm.IRModule) -> list[Fact]:
     """The failures and decisions of a module, oldest first."""
-    return [fact for fact in read_facts(mod) if fact.stage not in FOR_REPORTS]
+    if not hasattr(mod, "get_global_vars"):  # TVM is not imported here
+        raise errors.ArgumentTypeError(f"mod is {errors.short(mod)}; expected a tvm.IRModule")
+    facts = read_facts(mod)
+    return [fact for fact in facts if fact.stage not in FOR_REPORTS]
 
 
 def with_facts(mod: tvm.IRModule, facts: Iterable[Fact]) -> tvm.IRModule:

@@ -115,7 +115,7 @@ def did_you_mean(got: Any, known: Iterable[Any]) -> str:
 def one_of(name: str, got: Any, allowed: Sequence[Any]) -> None:
     if not any(_is_same(got, value) for value in allowed):
         expected = ", ".join(map(repr, allowed))
-        raise InputError(f"{name} is {got!r}; expected one of {expected}{did_you_mean(got, allowed)}")
+        raise InputError(f"{name} is {short(got)}; expected one of {expected}{did_you_mean(got, allowed)}")
 
 
 def _is_same(got: Any, value: Any) -> bool:
