@@ -156,6 +156,8 @@ ARGUMENTS = {
     ),
     "corners that meet": resized(2, 3, 5, 6, scale_factor=1.7, mode="bilinear", align_corners=True),
     "a factor": resized(2, 3, 5, 6, scale_factor=(1.7, 0.6), mode="bilinear"),
+    "a smaller picture": resized(2, 3, 15, 16, size=(7, 20), mode="bicubic", antialias=True),
+    "a smaller factor": resized(2, 3, 15, 16, scale_factor=0.37, mode="bilinear", antialias=True),
     "no input": (lambda: torch.linspace(0, 1, 5), lambda: ()),
 }  # fmt: skip
 

@@ -253,8 +253,16 @@ def _times(node: Any, size: Size, factor: float) -> Size:
     return size * int(factor)
 
 
-def _refused(_e: Emit, node: Any, *_arguments: Any) -> Value:
-    raise UnsupportedError(f"{node.target}: a resize with antialias=True, whose weights are none of ONNX's")
+def _antialiased(mode: str, **attributes: Any) -> Callable[..., Value]:
+    """Parts outside of the picture do not count; where corners meet, PyTorch stretches by another ratio than ONNX."""
+    resized = _resized(mode, antialias=1, exclude_outside=1, **attributes)
+
+    def convert(e: Emit, node: Any, x: Value, size: Sequence[Any], aligned: bool, *factors: float | None) -> Value:
+        if aligned:
+            raise UnsupportedError(f"{node.target}: antialias=True with align_corners=True; give align_corners=False")
+        return resized(e, node, x, size if None in factors or not factors else None, False, factors)
+
+    return convert
 
 
 def _shifts(side: str) -> list[str]:
@@ -295,8 +303,8 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
     "unfold.default": _unfold,
     "upsample_bilinear2d.vec": _resized("linear"),
     "upsample_nearest2d.vec": _resized("nearest", nearest_mode="floor"),
-    "_upsample_bicubic2d_aa.default": _refused,
-    "_upsample_bilinear2d_aa.default": _refused,
+    "_upsample_bicubic2d_aa.default": _antialiased("cubic", cubic_coeff_a=-0.5),
+    "_upsample_bilinear2d_aa.default": _antialiased("linear"),
 }
 #: in place of the importer's own, by the name of the overload
 CONVERTERS = {name: by_values(convert) for name, convert in _BY_NAME.items()} | {
