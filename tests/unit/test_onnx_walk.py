@@ -71,6 +71,18 @@ def test_branches_in_branches_with_open_sizes(c: bool, d: bool) -> None:
 
 
 @pytest.mark.native
+@pytest.mark.parametrize("c", [True, False])
+def test_a_branch_reads_a_tensor_whose_sizes_nothing_else_gives(c: bool) -> None:
+    """The branches know `n + 2` and `h + 2`, and need `h` for nothing else: behind the sum the dim is 6."""
+    then = branch([node("Add", ["p", "w"], ["s"]), node("Relu", ["s"], ["t"])], "t")
+    nodes = [node("Pad", ["x", "around"], ["p"]), either("c", then, branch([node("Sub", ["p", "w"], ["e"])], "e"), "y")]
+    x, w = rand(3, 4), rand(6, seed=2)
+    model = onnx_model(nodes, {"c": (), "x": ("n", "h")}, {"around": np.array([1, 1, 1, 1]), "w": w}, dtypes=FLAG)
+    p = np.pad(x, 1)
+    np.testing.assert_array_equal(outputs(model, np.array(c), x)[0], np.maximum(p + w, 0) if c else p - w)
+
+
+@pytest.mark.native
 def test_both_branches_have_regions() -> None:
     w = rand(16, 16)
     ways = [

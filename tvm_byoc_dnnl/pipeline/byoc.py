@@ -98,8 +98,16 @@ notice_forgotten_steps()
 @tvm.transform.module_pass(opt_level=0, name="KeepFromFusion")
 def _keep_from_fusion(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     functions = {gv: f for gv, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
-    found = {gv: f for gv, f in functions.items() if _has_short_dims(f) or _has_sizes_of_others(f)}
-    return with_functions(mod, {gv: opaque(f) for gv, f in found.items()}) if found else mod
+    found = {gv: opaque(f) for gv, f in functions.items() if _has_short_dims(f) or _has_sizes_of_others(f)}
+    # FuseTIR would take the parameters from private functions that only dims of other parameters read, such as `n + 2`.
+    private = {gv: f for gv, f in mod.functions.items() if is_host_function(f) and not _is_kept(f)}
+    found |= {gv: f.with_attr("global_symbol", gv.name_hint) for gv, f in private.items()}
+    return with_functions(mod, found)
+
+
+def _is_kept(func: relax.Function) -> bool:
+    """Whether it is public, or fused already."""
+    return bool(func.attrs) and ("global_symbol" in func.attrs or "Primitive" in func.attrs)
 
 
 def _has_short_dims(func: tvm.tirx.PrimFunc) -> bool:
