@@ -20,14 +20,15 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 
 import tvm_byoc_dnnl as byoc
 from tests.c_kernel import c_kernel, c_module
-from tvm_byoc_dnnl.runtime.comparison import differences, nudged, sensitivity
+from tvm_byoc_dnnl.runtime.comparison import TOLERANCES, differences, nudged, sensitivity
 from tvm_byoc_dnnl.testing import conformance
 from tvm_byoc_dnnl.testing.__main__ import main
 from tvm_byoc_dnnl.testing.conformance import run_conformance
 from tvm_byoc_dnnl.testing.conformance.calls import call_cases, example
-from tvm_byoc_dnnl.testing.conformance.judge import Case, drawn
+from tvm_byoc_dnnl.testing.conformance.judge import Case, drawn, judge
 from tvm_byoc_dnnl.testing.conformance.patterns import pattern_cases
 from tvm_byoc_dnnl.vendors import Pattern
+from tvm_byoc_dnnl.vendors.namespaces import find_namespace
 
 VENDOR = "kit_vendor"
 
@@ -197,6 +198,18 @@ def test_constants_of_an_example_follow_the_dtype():
     by_name = {case.what: case for case in pattern_cases(VENDOR, pattern)}
     assert 'dtype="float64"' in str(by_name["dtype float64"].main.ret_ty)
     assert by_name["dtype float64"].arrays[0].dtype == "float64"
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("op", "what"),
+    [("relax.nn.batch_norm", "dtype float16"), ("onnx.RotaryEmbedding", "a symbolic leading dimension")],
+    ids=["a result that TVM gives in another dtype", "operands with the same leading dimension"],
+)
+def test_cases_ask_for_what_their_function_says(op, what):
+    cases = [case for case in call_cases(op) if case.what == what]
+    (result,) = judge(find_namespace("dnnl"), cases, ["dnnl"], TOLERANCES, lambda case: None)
+    assert result.status != "failed", result.detail
 
 
 def test_variations_of_a_pattern():

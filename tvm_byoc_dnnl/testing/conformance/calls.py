@@ -84,7 +84,7 @@ def special_calls(op: str) -> Iterator[Call]:
             yield what, _cached_attention(window), _cache()
     elif op in _ROTARY:
         for what, interleaved in (("halves of heads", 0), ("neighbours", 1)):
-            yield what, _rotary(op, interleaved), (floats(2, 3, 5, 8), floats(7, 4), floats(7, 4))
+            yield what, _rotary(op, interleaved), _rotated(op)
     else:
         yield from _ROWS.get(op, [])
 
@@ -111,12 +111,16 @@ def _cached_attention(window: int) -> Callable[..., Any]:
 
 
 def _rotary(op: str, interleaved: int) -> Callable[..., Any]:
-    domain, place = _ROTARY[op]
-    entry = operator(domain, "RotaryEmbedding")
+    entry = operator(_ROTARY[op][0], "RotaryEmbedding")
     assert entry is not None
-    at = relax.const(np.arange(10).reshape(2, 5) % 7, "int64")
-    attrs = {"interleaved": interleaved}
-    return lambda *x: entry.call([*x[:place], at, *x[place:]], attrs, [True], "the example")
+    return lambda *inputs: entry.call(inputs, {"interleaved": interleaved}, [True], "the example")
+
+
+def _rotated(op: str) -> tuple[np.ndarray, ...]:
+    """Five rows for each of two sequences, their places, and the tables of seven places."""
+    operands = [floats(2, 3, 5, 8), floats(7, 4), floats(7, 4)]
+    operands.insert(_ROTARY[op][1], np.arange(10).reshape(2, 5) % 7)
+    return tuple(operands)
 
 
 def _cache() -> tuple[np.ndarray, ...]:
