@@ -14,7 +14,7 @@ from tvm import relax, tirx
 
 from tests.harness import assert_right
 from tests.unit.importing import check, module, node, onnx_model, ops, prepared, rand, run
-from tvm_byoc_dnnl import Runner, compile, explain
+from tvm_byoc_dnnl import Runner, compile, explain, profile, verify
 from tvm_byoc_dnnl.core.errors import InputError, UnsupportedError
 from tvm_byoc_dnnl.frontends import to_relax
 from tvm_byoc_dnnl.testing.models import LIGHT_MODELS, light_model, ort_run, random_inputs
@@ -175,6 +175,15 @@ def test_shapes_for_a_module_are_refused() -> None:
 def test_other_kinds_are_refused(model: object) -> None:
     with pytest.raises(InputError, match="give an IRModule"):
         to_relax(model)
+
+
+def test_a_module_without_a_function_to_call_is_refused() -> None:
+    private = module(lambda b, x: x, (2,))["main"].without_attr("global_symbol")
+    with pytest.raises(InputError, match="no public Relax function; expected one to call, such as `main`"):
+        to_relax(tvm.IRModule({"main": private}))
+    for function in (verify, profile):
+        with pytest.raises(InputError, match="no Relax function; expected one to call, such as `main`"):
+            function(tvm.IRModule())
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

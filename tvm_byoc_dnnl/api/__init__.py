@@ -316,6 +316,8 @@ def _built(
             if in_c := str(tvm.target.Target(target).kind.name) == "c":
                 pipeline = tvm.transform.Sequential([pipeline, WrapIntegers], name=PIPELINE)
             ex = tvm.compile(mod, target=target, relax_pipeline=pipeline)
+            if not isinstance(ex, relax.VMExecutable):
+                raise InputError("the module has no Relax function; expected one to call, such as `main`")
             if in_c:
                 complete_host_c(ex.mod)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:

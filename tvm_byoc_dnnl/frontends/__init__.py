@@ -16,7 +16,7 @@ import tvm
 from ..core.compilation import OverwritableWeights, stage
 from ..core.errors import InputError, MissingFileError, first_line
 from ..core.tensor_info import checked_shapes
-from ..ir.relax_utils import USUAL_SIZES_ATTR
+from ..ir.relax_utils import USUAL_SIZES_ATTR, is_host_function
 from ..pipeline.executable import is_library
 
 #: suffixes of the files that torch.export.save writes
@@ -85,6 +85,9 @@ def imported(
     """
     if isinstance(model, tvm.IRModule):
         _no_shapes(shapes, "an IRModule")
+        functions = list(model.functions.values())
+        if functions and not any(is_host_function(f) and f.attrs and "global_symbol" in f.attrs for f in functions):
+            raise InputError("the IRModule has no public Relax function; expected one to call, such as `main`")
         return model
     shapes = None if shapes is None else checked_shapes(shapes)
     weights = None

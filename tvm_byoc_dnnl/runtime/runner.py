@@ -99,9 +99,13 @@ class Runner(BaseRunner):
         try:
             vm = machines.start()
         except AttributeError as error:
+            if "no function 'vm_load_executable'" in str(error):
+                raise InputError("the module has no Relax function; expected one to call, such as `main`") from error
             if f"no function '{entry}'" not in str(error):
                 raise
-            raise InputError(f"entry is {entry!r}, which the model does not have; try 'main'") from error
+            raise InputError(
+                f"entry is {entry!r}, which the model does not have; expected one of its public functions"
+            ) from error
         metadata = (read_metadata(vm) if entry == "main" else None) or {}
         has_caches = entry == "main" and vm.module.implements_function(CACHES_FUNCTION)
         # positions of the inputs and of the outputs that are caches
