@@ -221,13 +221,17 @@ def test_tokens_that_were_there_before_are_less_likely() -> None:
     assert [choose(logits) for _ in range(4)] == [3, 1, 1, 1]  # 3 / 1.25 is 2.4, 2.5 / 1.25 is 2
     assert Sampling(*given, repetition_penalty=8.0, before=[0, 1, 3])(logits - 4) == 2  # -5, and -8
     assert [Sampling(*given, before=[1])(logits) for _ in range(2)] == [1, 1]
+    assert Sampling(*given, repetition_penalty=1e-3, before=[3])(logits * np.float32(1e38)) == 3  # 2.5e41
 
 
 def test_settings_of_a_folder_that_are_not_applied_are_said(
     changed: Any, caplog: pytest.LogCaptureFixture, cache: Path
 ) -> None:
-    byoc.TextGenerator(changed(lambda c: c["search"].update(num_beams=4, min_length=0)), threads=1, cache_dir=cache)
-    assert "search.num_beams is 4, which has no effect here" in caplog.text and "min_length" not in caplog.text
+    settings = {"num_beams": 4, "num_return_sequences": 2, "min_length": 0}
+    byoc.TextGenerator(changed(lambda c: c["search"].update(settings)), threads=1, cache_dir=cache)
+    for said in ("search.num_beams is 4", "search.num_return_sequences is 2"):
+        assert f"{said}, which has no effect here" in caplog.text
+    assert "min_length" not in caplog.text
 
 
 def test_logits_that_are_no_numbers_are_an_error() -> None:

@@ -40,7 +40,7 @@ _SEARCH: dict[str, tuple[type, Any]] = {
     "repetition_penalty": (float, 1.0),
 }
 #: what is not done → its value that asks for nothing
-_LEFT = {"num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0}
+_LEFT = {"num_beams": 1, "num_return_sequences": 1, "no_repeat_ngram_size": 0, "min_length": 0, "random_seed": -1}
 _NEEDED = object()
 _logger = logging.getLogger("tvm_byoc_dnnl")
 

@@ -10,6 +10,9 @@ import numpy as np
 
 from ..core.errors import InputError, InputValueError
 
+#: with it, or one over it, no logit of float32 overflows in float64
+_MOST_PENALTY = 1e30
+
 
 class Sampling:
     """Chooses tokens: the one of the largest logit, or one that is drawn.
@@ -35,9 +38,10 @@ class Sampling:
         numbers = {name: defaults[name] if value is None else value for name, value in given.items()}
         self._temperature = _checked("temperature", numbers["temperature"], "a number from 0 on", math.inf)
         self._top_k = int(_checked("top_k", numbers["top_k"], "an integer from 0 on", math.inf, whole=True))
-        self._top_p = _checked("top_p", numbers["top_p"], "a number above 0, up to 1", 1.0, positive=True)
+        self._top_p = _checked("top_p", numbers["top_p"], "a number above 0, up to 1", 1.0, least=math.ulp(0.0))
         penalty = numbers["repetition_penalty"]
-        self._penalty = _checked("repetition_penalty", penalty, "a number above 0", math.inf, positive=True)
+        expected = f"a number above 0, from {1 / _MOST_PENALTY:g} to {_MOST_PENALTY:g}"
+        self._penalty = _checked("repetition_penalty", penalty, expected, _MOST_PENALTY, least=1 / _MOST_PENALTY)
         if seed is not None:
             _checked("seed", seed, "an integer from 0 on, or None", math.inf, whole=True)
         self._greedy = not draws or self._temperature == 0 or self._top_k == 1
@@ -54,7 +58,7 @@ class Sampling:
         """The logits of tokens that were there before are smaller (Keskar et al., CTRL, 2019, section 4.1)."""
         if self._penalty == 1 or not self._seen:
             return logits
-        row, seen = np.array(logits, "float32"), list(self._seen)
+        row, seen = np.array(logits, "float64"), list(self._seen)
         row[seen] = np.where(row[seen] < 0, row[seen] * self._penalty, row[seen] / self._penalty)
         return row
 
@@ -79,12 +83,10 @@ class Sampling:
         return int(tokens[min(drawn, shares.size - 1)])
 
 
-def _checked(
-    name: str, value: Any, expected: str, most: float, *, whole: bool = False, positive: bool = False
-) -> float:
+def _checked(name: str, value: Any, expected: str, most: float, *, whole: bool = False, least: float = 0.0) -> float:
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
     is_number = not isinstance(value, bool) and isinstance(value, kinds)
-    if not is_number or not 0 <= value <= most or value == math.inf or (positive and value == 0):
+    if not is_number or not least <= value <= most or value == math.inf:
         raise InputError(f"{name} is {value!r}; expected {expected}")
     return value
 
