@@ -23,6 +23,7 @@ def test_a_walk_is_short_and_names_what_is_there(walk: str, most: int) -> None:
     assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
     assert 1 < len({file for _, file, _ in steps}) <= most
     for _, file, name in steps:
+        name = re.escape(name)
         defines = rf"^(def|class|#define) {name}\b|^\S.* {name}\(" if ":" not in name else rf"^\S*\s*\S* ?{name}\("
         assert re.search(defines, (ROOT / file).read_text(), re.M), f"{file} has no {name}"
 

@@ -17,10 +17,8 @@ pytestmark = pytest.mark.native
 
 _ASK = """
 import json
-from tvm_byoc_dnnl.api.cache import _namespace_facts
 from tvm_byoc_dnnl.core import _native
 from tvm_byoc_dnnl.core.errors import InputError
-from tvm_byoc_dnnl.patterns.dnnl import library
 shapes = [1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56]
 layer = {"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g", "outputs": [2],
   "constants": [{"tensor": 1, "name": "w"}],
@@ -28,9 +26,12 @@ layer = {"format": "tvm_byoc_dnnl.graph", "version": 2, "name": "g", "outputs": 
   "inputs": [{"tensor": 0}], "nodes": [{"kind": "convolution", "inputs": [0, 1], "outputs": [2], "attrs":
   {"strides": [1, 1], "dilations": [1, 1], "pad_begin": [1, 1], "pad_end": [1, 1], "alg": "float32"}}]}
 try:
+    machine = _native.engine_info("dnnl")["machine"]
+    from tvm_byoc_dnnl.api.cache import _namespace_facts  # imports TVM
+    from tvm_byoc_dnnl.patterns.dnnl import library
     facts = _namespace_facts("dnnl")["engine"]
     impl = json.loads(library.call("Probe", [json.dumps(layer)])[0])["nodes"][0]["impl"]
-    print(json.dumps({"machine": _native.engine_info("dnnl")["machine"], "impl": impl, "facts": facts["machine"]}))
+    print(json.dumps({"machine": machine, "impl": impl, "facts": facts["machine"]}))
 except InputError as error:
     print(json.dumps({"error": str(error)}))
 """
