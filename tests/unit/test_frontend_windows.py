@@ -115,6 +115,15 @@ def test_places_back(wanted: tuple[int, int] | None) -> None:
     assert_right(run(prepared(to_relax(model)), y, places)[0], want, 0.0, elementwise=True)
 
 
+def test_columns_to_an_image_whose_sizes_a_call_gives() -> None:
+    made = node("Col2Im", ["x", "s", "k"], ["y"], strides=[2, 1], pads=[0, 1, 1, 0])
+    shapes: dict[str, Any] = {"x": (1, 12, "columns"), "s": (2,)}
+    model = onnx_model([made], shapes, {"k": ints(2, 3)}, dtypes={"s": INT64}, opset=21)
+    inputs = [rand(1, 12, 15), ints(5, 6)]
+    want = ReferenceEvaluator(model).run(None, dict(zip("xs", inputs, strict=True)))[0]
+    assert_right(run(prepared(to_relax(model)), *inputs)[0], want, 1e-6)
+
+
 @pytest.mark.parametrize("mode", SAME)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("stride", [1, 2, 3])

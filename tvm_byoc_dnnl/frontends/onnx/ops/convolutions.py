@@ -15,6 +15,7 @@ from ..value import Node, Value
 from .computed import computed, wide_dtype
 from .moving import padded
 from .pools import Windows, are_inside, halves
+from .shapes import ints_of
 
 #: by the number of spatial axes
 _LAYOUTS = {1: "W", 2: "HW", 3: "DHW"}
@@ -208,7 +209,7 @@ def _columns(windows: Windows, parts: int, dtype: str) -> Any:
 @operator("Col2Im", since=18)
 def _col2im(e: Emit, node: Node, data: Value) -> Any:
     """The sum of all columns' elements that a pixel was copied to."""
-    image, kernel = node.ints(1, "image_shape"), node.ints(2, "block_shape")
+    image, kernel = ints_of(e, node, 1, "image_shape"), node.ints(2, "block_shape")
     if data.dims is None or image is None or kernel is None:
         raise node.refused("has data of unknown rank")
     rank = len(image)
