@@ -31,7 +31,7 @@ from ..ir.relax_utils import bindings_in, constant_numpy, is_host_function
 from ..ir.tvm_compat import dtype_of, is_constant
 from ..ir.walker import rewrite_calls_in
 from ..te.legalize import MENDED, Legalization, by_compute, default_of, dims_of, emitted, stage
-from ..te.nan import broadcast_index, cast
+from ..te.mended import broadcast_index, cast
 
 #: a condition, and the message and the kind of the error where it does not hold
 Rule = tuple[Any, str, str]

@@ -5,7 +5,7 @@
   squares, which leaves nothing of it where the mean is large; here in float64, where equal numbers have exactly their
   value as mean.
 * TVM's tanh and atanh are 0 near 0; here the C library's.
-* TVM takes a NaN for a number in some operators: `nan`.
+* TVM takes a NaN for a number in some operators: `mended`.
 * TVM's padding by elements of the tensor itself reads memory of others where there are too few of them. Its running
   sums and products write there where there are none.
 * TVM has transposed convolutions and resizing in some layouts only; the others are permuted to one of these.
@@ -34,7 +34,7 @@ from ..core.errors import UnsupportedError
 from ..core.tvm_fast import items
 from ..ir.relax_utils import constant_numpy, shape_dims, with_attributes
 from ..ir.tvm_compat import dtype_of, is_constant
-from .nan import clip, extreme, grid_sample, is_nan, max_pool, not_equal, of_two, relu
+from .mended import clip, extreme, grid_sample, is_nan, max_pool, not_equal, of_two, relu
 
 _OPAQUE = 8  # TVM's kind of a function that is fused with nothing
 

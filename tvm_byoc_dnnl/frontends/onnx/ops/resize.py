@@ -16,6 +16,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ....ir.tvm_compat import dtype_of
+from ....te.mended import weight
 from ..dim import Dim, Size, equal, expr_of, size_of
 from ..emit import Emit
 from ..table import operator
@@ -259,18 +260,6 @@ class Axis:
         reach, one = 1 - tirx.max(most, support), tirx.const(1.0, "float64")
         return reach, 2 - 2 * reach, tirx.min(_like(one, out) / _like(one, size) if scale is None else scale, one)
 
-    def weight(self, distance: Any, way: Way) -> Any:
-        """The part of an element at this distance from the coordinate, before all parts are made 1 together."""
-        one, zero = _like(distance, 1.0), _like(distance, 0.0)
-        x = tirx.Select(distance < zero, zero - distance, distance)
-        if way.mode == "linear":
-            return tirx.Select(x < one, one - x, zero)
-        a = _like(distance, way.cubic)
-        two, three, four, five, eight = (_like(distance, float(n)) for n in (2, 3, 4, 5, 8))
-        near = ((a + two) * x - (a + three)) * x * x + one
-        far = ((x - five) * x + eight) * x * a - four * a
-        return tirx.Select(x <= one, near, tirx.Select(x < two, far, zero))
-
 
 def axes_of(
     way: Way, named: Sequence[int], dims: Sequence[Size], outs: Sequence[Size], scales: Any, roi: Any
@@ -356,7 +345,8 @@ def _weighted(x: te.Tensor, axis: Axis, way: Way, dtype: str) -> Callable[[Seque
 
     def part(i: Any, k: Any) -> Any:
         tap = tirx.floor(place(i)) + (k + first).astype("float64")
-        value = axis.weight((tap - place(i)) * _like(tap, stretch), way)
+        distance = (tap - place(i)) * _like(tap, stretch)
+        value = weight(distance, way.cubic if way.mode == "cubic" else None)  # before all parts are made 1 together
         if not way.exclude_outside:
             return value
         inside = tirx.all(tap >= tirx.const(0.0, "float64"), tap < _like(tap, axis.size))

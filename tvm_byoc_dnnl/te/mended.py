@@ -167,6 +167,19 @@ def not_equal(attrs: Any, first: te.Tensor, second: te.Tensor) -> te.Tensor:
     return te.compute(usual.shape, one, tag=topi.tag.BROADCAST)
 
 
+def weight(distance: Any, cubic: float | None) -> Any:
+    """The part of an element at this distance from a point: linear, or by Keys' cubic kernel of this coefficient."""
+    dtype = dtype_of(distance.ty)
+    zero, one, two, three, four, five, eight = (tirx.const(float(n), dtype) for n in (0, 1, 2, 3, 4, 5, 8))
+    x = tirx.abs(distance)
+    if cubic is None:
+        return tirx.Select(x < one, one - x, zero)
+    a = tirx.const(cubic, dtype)
+    near = ((a + two) * x - (a + three)) * x * x + one
+    far = ((x - five) * x + eight) * x * a - four * a
+    return tirx.Select(x <= one, near, tirx.Select(x < two, far, zero))
+
+
 def grid_sample(attrs: Any, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
     """Of each axis first the elements that each point reads, -1 for none, and their weights."""
     method, dtype, layout = str(attrs.method), dtype_of(data), str(attrs.layout)
@@ -183,13 +196,6 @@ def grid_sample(attrs: Any, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
             twice = tirx.max(twice, one)  # the only element is 0
             x = start + tirx.abs(x - start - tirx.nearbyint((x - start) / twice) * twice)
         return x if attrs.padding_mode == "zeros" else tirx.max(tirx.min(x, last), zero)
-
-    def weight(x: Any) -> Any:
-        if method != "bicubic":
-            return one if method == "nearest" else one - x
-        a = tirx.const(-0.75, dtype)
-        near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
-        return tirx.Select(x <= one, near, (((x - 5.0) * x + 8.0) * x - 4.0) * a)
 
     def along(axis: int) -> tuple[te.Tensor, te.Tensor]:
         last = tirx.Cast(dtype, spatial[axis]) - one
@@ -211,8 +217,9 @@ def grid_sample(attrs: Any, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
             return tirx.Cast("int64", tirx.Select(is_inside, reads(*at), -one))
 
         def part(*at: Any) -> Any:
-            distance = tirx.abs(offset(at[-1]) - (places(*at[:-1]) - firsts(*at[:-1])))
-            return tirx.Select(elements(*at) >= 0, weight(distance), zero)
+            distance = offset(at[-1]) - (places(*at[:-1]) - firsts(*at[:-1]))
+            own = one if method == "nearest" else weight(distance, -0.75 if method == "bicubic" else None)
+            return tirx.Select(elements(*at) >= 0, own, zero)
 
         whole = tirx.nearbyint if method == "nearest" else tirx.floor
         places = te.compute(points, place, name="places")
